@@ -1,0 +1,204 @@
+"""The boundary between the server and its engines: the `Engine` Protocol, requests, errors, cancellation.
+
+It does not know any engine, HTTP or the wire form of an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from engine.events import CancelledBy, EngineEvent, Failed, FailKind, UpstreamError, Usage
+
+TICK_S = 0.1
+"""The longest time in seconds that `Engine.stream` lets pass without an event."""
+
+SamplingValue: TypeAlias = float | int | str | bool
+
+
+class Cancel(threading.Event):
+    """A request to end one answer, with who asked. Thread-safe; the first caller wins.
+
+    It is a `threading.Event`, so code written for Strata's plain event can set and read it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by: CancelledBy | None = None
+        self._by_lock = threading.Lock()
+
+    @property
+    def by(self) -> CancelledBy:
+        """Who asked; "client" where the event was set without a name."""
+        return self._by or "client"
+
+    def cancel(self, by: CancelledBy) -> None:
+        """Ask for the end. Does not block."""
+        with self._by_lock:
+            if self._by is None and not self.is_set():
+                self._by = by
+        self.set()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """A prompt for an engine that speaks token ids. `max_tokens` ≥ 1; `sampling` has the pipe protocol's key names."""
+
+    ids: Sequence[int]
+    max_tokens: int
+    sampling: Mapping[str, SamplingValue] = field(default_factory=dict[str, SamplingValue])
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat for an engine that speaks OpenAI chat completions: the request body as JSON values, without `stream`."""
+
+    body: Mapping[str, object]
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+EngineRequest: TypeAlias = TokenRequest | ChatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine can do. `max_context` is in tokens, None if it does not say."""
+
+    kind: Literal["strata", "llama", "upstream", "fake"]
+    model: str
+    speaks: Literal["tokens", "chat"]
+    slots: int
+    max_context: int | None
+    vocab_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """A snapshot for `/status` and `/health`. `pid` is the engine's process; `state` is one of the supervisor's words
+    ("stopped", "starting", "ready", "stopping", "dead"), for an upstream "ready" or "unreachable"."""
+
+    state: str
+    pid: int | None = None
+    restarts: int = 0
+    active: int = 0
+    finishing: int = 0
+    last_death: str | None = None
+    progress: tuple[int, int] | None = None
+
+
+class Engine(Protocol):
+    """One engine. All methods may be called from any thread; `stream` up to `info.slots` times at once (further
+    calls wait inside, ticking)."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def status(self) -> EngineStatus: ...
+
+    def alive(self) -> bool:
+        """Whether a request could be served without starting anything. Does not block."""
+        ...
+
+    def start(self) -> None:
+        """Start it if it is not running. Blocks until it is ready.
+
+        Raises: EngineDied: it could not be started (the message has the exit code and the log's last line).
+        """
+        ...
+
+    def stream(self, request: EngineRequest, cancel: Cancel) -> Iterator[EngineEvent]:
+        """Generate. Yields `Accepted` once the engine took the request, then pieces, and last one terminal; in
+        between at least one event every `TICK_S`. Starts the engine if needed (ticking meanwhile). Failures are
+        `Failed` terminals; a set `cancel` gives `Cancelled`. Closing the iterator early never raises, tells the
+        engine to stop and does not block: the engine drains by itself, in bounded time.
+        """
+        ...
+
+    def close(self) -> None:
+        """End it and everything it started. Blocks, in bounded time; a second call does nothing.
+
+        Raises: EngineStuck: its process could not be ended.
+        """
+        ...
+
+
+class EngineError(Exception):
+    """An engine could not finish a request. `kind` says why."""
+
+    kind: FailKind = FailKind.DIED
+
+    def __init__(
+        self, message: str, *, usage: Usage | None = None, exit_code: int | None = None,
+        upstream: UpstreamError | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.usage = usage
+        self.exit_code = exit_code
+        self.upstream = upstream
+
+
+class EngineDied(EngineError, RuntimeError):
+    """The engine is gone or unusable; the next request starts it again."""
+
+
+class EngineSilent(EngineDied):
+    """The engine lived and said nothing for too long; it was ended."""
+
+    kind = FailKind.SILENT
+
+
+class EngineStarting(EngineDied):
+    """The engine could not be started, or is not ready yet."""
+
+    kind = FailKind.NOT_STARTED
+
+
+class EngineStuck(RuntimeError):
+    """The engine's process did not end although it was killed: its memory is not free yet."""
+
+
+class EngineRefused(EngineError, ValueError):
+    """The engine's ERR before it made anything. The engine stays healthy."""
+
+    kind = FailKind.REFUSED
+
+
+class EngineFault(EngineError, ValueError):
+    """The engine's ERR in mid-answer. The engine stays healthy."""
+
+    kind = FailKind.ERR
+
+
+class EngineProtocol(EngineDied):
+    """The engine broke its protocol."""
+
+    kind = FailKind.PROTOCOL
+
+
+def error_of(failed: Failed) -> Exception:
+    """The exception with Strata's name for a failure (for callers that use Strata's raising API)."""
+    kinds: dict[FailKind, type[EngineError]] = {
+        FailKind.SILENT: EngineSilent,
+        FailKind.NOT_STARTED: EngineStarting,
+        FailKind.REFUSED: EngineRefused,
+        FailKind.CONTEXT: EngineRefused,
+        FailKind.ERR: EngineFault,
+        FailKind.PROTOCOL: EngineProtocol,
+    }
+    error = kinds.get(failed.kind, EngineDied)(
+        failed.message, usage=failed.usage, exit_code=failed.exit_code, upstream=failed.upstream
+    )
+    error.kind = failed.kind
+    return error
+
+
+def failed_of(error: BaseException) -> Failed:
+    """The failure that an exception stands for. A plain `ValueError` is an engine's ERR (Strata's convention);
+    anything unknown is a fault of ours, whose text stays out of the message."""
+    if isinstance(error, EngineError):
+        return Failed(error.kind, str(error), error.usage, error.upstream, error.exit_code)
+    if isinstance(error, ValueError):
+        return Failed(FailKind.ERR, str(error))
+    return Failed(FailKind.INTERNAL, "internal error; the server's log has the details")

@@ -1,0 +1,177 @@
+"""The words that engines and the server use for what happens in one answer.
+
+Every answer is a sequence of events that ends with exactly one terminal: `Finished`, `Cancelled` or
+`Failed`. This module holds values only; who makes the terminal certain is `engine.terminal.sealed`,
+and who turns it into HTTP is `serve.outcomes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
+CancelledBy: TypeAlias = Literal["client", "operator", "deadline", "shutdown"]
+
+
+class FailKind(StrEnum):
+    """Why an answer failed. The values are metric labels and log words; wire forms are in serve.outcomes."""
+
+    DIED = "engine_died"
+    """The engine is gone or unusable: exit, signal, closed pipe, fatal ERR, upstream cut."""
+    SILENT = "engine_silent"
+    """The engine lives and said nothing for `silence_s`, or never took a command."""
+    NOT_STARTED = "engine_not_started"
+    """The engine could not be started, or the upstream could not be reached."""
+    REFUSED = "engine_refused"
+    """The engine's ERR before it made anything; the engine stays healthy."""
+    ERR = "engine_error"
+    """The engine's ERR after it made something; the engine stays healthy."""
+    PROTOCOL = "engine_protocol"
+    """The engine broke its protocol: damaged line, contradiction, unknown finish word."""
+    CUT = "engine_cut"
+    """The source ended without saying how."""
+    TOOL_CALL = "tool_call_incomplete"
+    """The engine said it was done, but a tool call is open or its arguments are not JSON."""
+    STRUCTURED = "structured_output_failed"
+    """The answer is not the JSON that the request asked for."""
+    CONTEXT = "context_length_exceeded"
+    """The prompt does not fit into the engine's context."""
+    QUEUE_WAIT = "queue_wait_timeout"
+    """The request waited longer than `queue_wait_s`."""
+    QUEUE_FULL = "queue_full"
+    """As many requests as `queue_max` wait already."""
+    SHUTDOWN = "server_shutdown"
+    """The server is going away."""
+    INTERNAL = "internal_error"
+    """A fault of the server itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request. `completion_tokens` includes `reasoning_tokens`; `prompt_tokens` includes
+    `cached_tokens`."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamError:
+    """What an upstream server answered instead of an answer. `status` is its HTTP status."""
+
+    status: int
+    type: str | None = None
+    code: str | None = None
+    param: str | None = None
+    retry_after: str | None = None
+
+
+# --- what is said on the way -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The engine took the request: before it, a failure can still be a plain HTTP status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing new. Sent at least every `engine.api.TICK_S` while the engine is quiet or text is held back, so that
+    the reader can beat, check its client and its deadlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` prompt tokens are read. It is a sign of life of the engine."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token of an engine that speaks token ids (never after `serve.assemble`)."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the answer. `logprobs` is the upstream's own JSON value for this piece, where it gave one."""
+
+    text: str
+    logprobs: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """A piece of the thinking before the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """A tool call begins. `index` counts the calls of one answer from 0; `id` is unique in the answer."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallArgs:
+    """A piece of the JSON text of a call's arguments."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEnd:
+    """The call is whole and the pieces of its arguments are one JSON object."""
+
+    index: int
+
+
+# --- how it ended ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The engine ended the answer by itself, and what it made is whole (or cut at the token limit: `length`).
+    `stop_sequence` is the stop string that ended it, if one did."""
+
+    reason: FinishReason
+    usage: Usage | None = None
+    stop_sequence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody ended the answer before the engine did."""
+
+    by: CancelledBy
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer could not be finished. `message` is for people and says the cause; `upstream` is set where the
+    cause is another server's own refusal; `exit_code` is the child's (negative: minus the signal number)."""
+
+    kind: FailKind
+    message: str
+    usage: Usage | None = None
+    upstream: UpstreamError | None = None
+    exit_code: int | None = None
+
+
+Terminal: TypeAlias = Finished | Cancelled | Failed
+Piece: TypeAlias = Text | Reasoning | ToolCallStart | ToolCallArgs | ToolCallEnd
+Event: TypeAlias = Accepted | Tick | Progress | Piece | Terminal
+EngineEvent: TypeAlias = Event | Token
