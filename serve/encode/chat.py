@@ -1,0 +1,230 @@
+"""Chat completions: events → stream bytes, or one JSON body from the same events.
+
+Pure: id, clock and model are in the `Head`. It does not decide how anything ended (`serve.outcomes` does) and writes
+to no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import cast
+
+from engine.events import (
+    Accepted,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    Reasoning,
+    Terminal,
+    Text,
+    ToolCallArgs,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from serve import outcomes, sse
+from serve.wire import (
+    AssistantMessage,
+    ChatChunk,
+    ChatCompletion,
+    Delta,
+    ErrorObject,
+    ToolCall,
+    UsageObject,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What all chunks of one stream share. `created` is in Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+    include_usage: bool = False
+
+
+def chunk(head: Head, delta: Delta, finish_reason: str | None = None, logprobs: object = None) -> ChatChunk:
+    made: ChatChunk = {
+        "id": head.id,
+        "object": "chat.completion.chunk",
+        "created": head.created,
+        "model": head.model,
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
+    }
+    if logprobs is not None:
+        made["choices"][0]["logprobs"] = logprobs
+    if head.include_usage:
+        made["usage"] = None
+    return made
+
+
+def usage_chunk(head: Head, usage: UsageObject) -> ChatChunk:
+    """Source: OpenAI API reference, `stream_options.include_usage`: an extra chunk with empty `choices`."""
+    return {
+        "id": head.id,
+        "object": "chat.completion.chunk",
+        "created": head.created,
+        "model": head.model,
+        "choices": [],
+        "usage": usage,
+    }
+
+
+def error_chunk(head: Head, error: ErrorObject | None, usage: UsageObject | None) -> ChatChunk:
+    """The closing chunk of a failure, with the same `error` as the error object before it."""
+    made = chunk(head, {}, outcomes.chat_finish_reason(Cancelled("operator")))
+    if error is not None:
+        made["error"] = error
+    if usage is not None and not head.include_usage:
+        made["usage"] = usage
+    return made
+
+
+def failure_ending(head: Head, error: ErrorObject, usage: Usage | None) -> bytes:
+    """Error object, closing chunk, usage chunk if asked for, `[DONE]`: to be sent in one write."""
+    wire_usage = None if usage is None else outcomes.usage_object(usage)
+    parts = [sse.data({"error": error}), sse.data(error_chunk(head, error, wire_usage))]
+    if head.include_usage and wire_usage is not None:
+        parts.append(sse.data(usage_chunk(head, wire_usage)))
+    return b"".join((*parts, sse.DONE))
+
+
+def first_chunk(head: Head) -> ChatChunk:
+    """Every stream's first delta says the role: clients key on it (openai-node's helper fails without)."""
+    return chunk(head, {"role": "assistant", "content": ""})
+
+
+def piece_chunk(head: Head, event: Event) -> ChatChunk | None:
+    """The chunk of one piece; None for what has none in this API."""
+    match event:
+        case Text(text=text, logprobs=logprobs):
+            return chunk(head, {"content": text}, None, logprobs)
+        case Reasoning(text=text):
+            return chunk(head, {"reasoning_content": text})
+        case ToolCallStart(index=index, id=id_, name=name):
+            call: Delta = {
+                "tool_calls": [
+                    {"index": index, "id": id_, "type": "function", "function": {"name": name, "arguments": ""}}
+                ]
+            }
+            return chunk(head, call)
+        case ToolCallArgs(index=index, text=text):
+            return chunk(head, {"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Bytes to send now (b"" when there is nothing new). `terminal` is set on the last frame only."""
+
+    data: bytes
+    terminal: Terminal | None = None
+
+
+def stream(events: Iterable[Event], head: Head) -> Iterator[Frame]:
+    """One frame per event; the last one holds the whole ending."""
+    begun = False
+    for event in events:
+        if isinstance(event, Finished | Failed | Cancelled):
+            yield Frame(_ending(head, event, begun), event)
+            return
+        made = piece_chunk(head, event)
+        data = b"" if made is None else sse.data(made)
+        if not begun and (data or isinstance(event, Accepted)):
+            begun = True
+            data = sse.data(first_chunk(head)) + data
+        yield Frame(data)
+
+
+def _ending(head: Head, terminal: Terminal, begun: bool) -> bytes:
+    if isinstance(terminal, Failed | Cancelled):
+        return failure_ending(head, outcomes.stream_error(terminal), terminal.usage)
+    parts = [] if begun else [sse.data(first_chunk(head))]
+    parts.append(sse.data(chunk(head, {}, outcomes.chat_finish_reason(terminal))))
+    if head.include_usage:
+        parts.append(sse.data(usage_chunk(head, outcomes.usage_object(terminal.usage or Usage()))))
+    return b"".join((*parts, sse.DONE))
+
+
+@dataclass(slots=True)
+class Collected:
+    """The answer so far, for the body that is not streamed."""
+
+    text: list[str] = field(default_factory=list[str])
+    reasoning: list[str] = field(default_factory=list[str])
+    calls: dict[int, tuple[ToolCallStart, list[str]]] = field(
+        default_factory=dict[int, tuple[ToolCallStart, list[str]]]
+    )
+    logprobs: list[object] = field(default_factory=list[object])
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Text(text=text, logprobs=logprobs):
+                self.text.append(text)
+                if logprobs is not None:
+                    self.logprobs.append(logprobs)
+            case Reasoning(text=text):
+                self.reasoning.append(text)
+            case ToolCallStart(index=index):
+                self.calls[index] = (event, [])
+            case ToolCallArgs(index=index, text=text):
+                self.calls[index][1].append(text)
+            case ToolCallEnd() | _:
+                pass
+
+
+def completion(head: Head, made: Collected, terminal: Finished) -> ChatCompletion:
+    """The body of an answer that was finished (or cut at the token limit)."""
+    text = "".join(made.text)
+    message: AssistantMessage = {"role": "assistant", "content": text, "refusal": None}
+    if made.reasoning:
+        message["reasoning_content"] = "".join(made.reasoning)
+    if made.calls:
+        message["content"] = text or None
+        message["tool_calls"] = [_call(start, args) for start, args in made.calls.values()]
+    return {
+        "id": head.id,
+        "object": "chat.completion",
+        "created": head.created,
+        "model": head.model,
+        "choices": [
+            {
+                "index": 0,
+                "message": message,
+                "logprobs": _joined_logprobs(made.logprobs),
+                "finish_reason": outcomes.chat_finish_reason(terminal),
+            }
+        ],
+        "usage": outcomes.usage_object(terminal.usage or Usage()),
+    }
+
+
+def _call(start: ToolCallStart, args: list[str]) -> ToolCall:
+    return {"id": start.id, "type": "function", "function": {"name": start.name, "arguments": "".join(args)}}
+
+
+def _joined_logprobs(pieces: list[object]) -> object:
+    """The `content` and `refusal` lists of all pieces, joined. Source: OpenAI API reference, choice.logprobs."""
+    if not pieces:
+        return None
+    joined: dict[str, list[object]] = {}
+    for piece in pieces:
+        if isinstance(piece, dict):
+            for key, value in cast("dict[str, object]", piece).items():
+                if isinstance(value, list):
+                    joined.setdefault(key, []).extend(cast("list[object]", value))
+    return {"content": None, "refusal": None, **joined}
+
+
+def failure_error(made: Collected, failure: outcomes.HttpFailure, terminal: Failed | Cancelled) -> ErrorObject:
+    """The error of a body that failed after text was made: nothing received is lost."""
+    error = failure.error
+    if made.text:
+        error["partial_output"] = "".join(made.text)
+    if terminal.usage is not None:
+        error["usage"] = outcomes.usage_object(terminal.usage)
+    return error

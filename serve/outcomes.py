@@ -1,0 +1,181 @@
+"""The one table of endings: outcome → HTTP status before the first byte, words and error objects after it.
+
+No other module spells a finish reason, an error type, an error code or the status of a failure. It knows no socket
+and no framing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from engine.api import failed_of
+from engine.events import Cancelled, Failed, FailKind, Finished, Terminal, Usage
+from serve.wire import ErrorBody, ErrorObject, UsageObject
+
+MAX_MESSAGE_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRow:
+    """How one kind of failure looks. `status`, `type` and `code` before the first byte; in a stream the same type and
+    code, except where `stream_type` differs: a status can blame the request, a stream that began cannot."""
+
+    status: int
+    type: str
+    code: str
+    stream_type: str | None = None
+    retry_after_s: int | None = None
+
+
+_GONE = FailureRow(503, "server_error", "engine_died")
+
+FAILURES: Mapping[FailKind, FailureRow] = {
+    FailKind.DIED: _GONE,
+    FailKind.SILENT: _GONE,
+    FailKind.CUT: _GONE,
+    FailKind.NOT_STARTED: FailureRow(503, "server_error", "engine_not_started"),
+    FailKind.REFUSED: FailureRow(400, "invalid_request_error", "engine_refused", stream_type="server_error"),
+    FailKind.ERR: FailureRow(500, "server_error", "engine_error"),
+    FailKind.PROTOCOL: FailureRow(502, "server_error", "engine_protocol"),
+    FailKind.TOOL_CALL: FailureRow(502, "server_error", "tool_call_incomplete"),
+    FailKind.STRUCTURED: FailureRow(502, "structured_output_failed", "structured_output_failed"),
+    FailKind.CONTEXT: FailureRow(400, "invalid_request_error", "context_length_exceeded"),
+    FailKind.QUEUE_WAIT: FailureRow(429, "rate_limit_error", "queue_wait_timeout", retry_after_s=5),
+    FailKind.QUEUE_FULL: FailureRow(429, "rate_limit_error", "queue_full", retry_after_s=5),
+    FailKind.SHUTDOWN: FailureRow(503, "server_error", "server_shutdown", retry_after_s=5),
+    FailKind.INTERNAL: FailureRow(500, "server_error", "internal_error"),
+}
+
+_CANCELLED = FailureRow(503, "server_error", "request_cancelled")
+_CANCELLED_MESSAGES = {
+    "client": "the request was cancelled by its client",
+    "operator": "the request was cancelled",
+    "deadline": "the request ran out of time",
+    "shutdown": "the server is shutting down",
+}
+
+HTTP_ERRORS: Mapping[int, tuple[str, str | None]] = {
+    400: ("invalid_request_error", None),
+    401: ("authentication_error", "invalid_api_key"),
+    403: ("permission_error", "origin_not_allowed"),
+    404: ("invalid_request_error", "not_found"),
+    405: ("invalid_request_error", "method_not_allowed"),
+    408: ("invalid_request_error", "request_timeout"),
+    411: ("invalid_request_error", "length_required"),
+    413: ("invalid_request_error", "request_too_large"),
+    414: ("invalid_request_error", "uri_too_long"),
+    415: ("invalid_request_error", "unsupported_media_type"),
+    417: ("invalid_request_error", "expectation_failed"),
+    431: ("invalid_request_error", "headers_too_large"),
+    500: ("server_error", "internal_error"),
+    501: ("invalid_request_error", "not_implemented"),
+    505: ("invalid_request_error", "http_version_not_supported"),
+}
+"""HTTP's own refusals → (type, code)."""
+
+
+def error_object(message: str, type_: str, code: str | None, param: str | None = None) -> ErrorObject:
+    """An error in OpenAI's form; the message is bounded and never empty."""
+    text = message.strip() or "unknown error"
+    if len(text) > MAX_MESSAGE_CHARS:
+        text = text[:MAX_MESSAGE_CHARS] + "…"
+    return {"message": text, "type": type_, "param": param, "code": code}
+
+
+def http_error(status: int, message: str, param: str | None = None, code: str | None = None) -> ErrorBody:
+    """The body of one of HTTP's own refusals."""
+    type_, default_code = HTTP_ERRORS.get(status, HTTP_ERRORS[400 if status < 500 else 500])
+    return {"error": error_object(message, type_, code or default_code, param)}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFailure:
+    """A failure as a plain HTTP answer: used only while no byte of the answer was sent."""
+
+    status: int
+    error: ErrorObject
+    retry_after: str | None
+
+
+def _row(terminal: Failed | Cancelled) -> FailureRow:
+    match terminal:
+        case Failed(kind=kind):
+            return FAILURES[kind]
+        case Cancelled(by="shutdown"):
+            return FAILURES[FailKind.SHUTDOWN]
+        case Cancelled():
+            return _CANCELLED
+    assert_never(terminal)
+
+
+def _message(terminal: Failed | Cancelled) -> str:
+    return terminal.message if isinstance(terminal, Failed) else _CANCELLED_MESSAGES[terminal.by]
+
+
+def http_failure(terminal: Failed | Cancelled) -> HttpFailure:
+    """Before the first byte. An upstream's own refusal keeps its status, type, code and Retry-After."""
+    row = _row(terminal)
+    status, type_, code, param = row.status, row.type, row.code, None
+    retry_after = None if row.retry_after_s is None else str(row.retry_after_s)
+    if isinstance(terminal, Failed) and (upstream := terminal.upstream) is not None and upstream.status >= 400:
+        retry_after = upstream.retry_after or retry_after
+        if terminal.kind is not FailKind.CONTEXT:  # a context overflow has its own row, whatever the upstream calls it
+            status, type_ = upstream.status, upstream.type or type_
+            code, param = upstream.code or code, upstream.param
+    return HttpFailure(status, error_object(_message(terminal), type_, code, param), retry_after)
+
+
+def stream_error(terminal: Failed | Cancelled) -> ErrorObject:
+    """The error object of a stream that began."""
+    row = _row(terminal)
+    return error_object(_message(terminal), row.stream_type or row.type, row.code)
+
+
+def stream_error_of(error: BaseException) -> ErrorObject:
+    """The same for an exception with one of Strata's names."""
+    return stream_error(failed_of(error))
+
+
+def chat_finish_reason(terminal: Terminal) -> str:
+    """The closing `finish_reason` of a chat stream. Only a `Finished` gives a word of success."""
+    match terminal:
+        case Finished(reason=reason):
+            return reason
+        case Failed() | Cancelled():
+            return "error"
+    assert_never(terminal)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How an answer ended, for the log, the metrics and Strata's history: `finish` is the finish reason, "error" or
+    "cancel"; `cause` is "" for a finished answer."""
+
+    finish: str
+    cause: str
+    message: str
+
+
+def record_of(terminal: Terminal) -> Record:
+    match terminal:
+        case Finished(reason=reason):
+            return Record(reason, "", "")
+        case Cancelled(by="client"):
+            return Record("cancel", "client_disconnect", "")
+        case Cancelled(by=by):
+            return Record("cancel", by, _CANCELLED_MESSAGES[by])
+        case Failed(kind=kind, message=message):
+            return Record("error", kind.value, message)
+    assert_never(terminal)
+
+
+def usage_object(usage: Usage) -> UsageObject:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

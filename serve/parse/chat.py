@@ -1,0 +1,316 @@
+"""`POST /v1/chat/completions`: the body → `GenerateRequest`. Knows no engine: what an engine cannot do is refused
+by the service, which knows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, cast
+
+from msgspec import Meta, Struct
+
+from engine.api import SamplingValue
+from serve.parse.body import convert
+from serve.request import BadRequest, GenerateRequest, Json
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1_000
+MAX_TOOLS = 512
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
+
+_Probability = Annotated[float, Meta(ge=0, le=1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class StreamOptions(Struct):
+    include_usage: bool | None = None
+
+
+class ChatBody(Struct):
+    """The fields that mean something to every engine; all others are passed on to engines that speak chat."""
+
+    messages: list[Json]
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    n: int | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: _Probability | None = None
+    min_p: _Probability | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    penalty_last_n: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    tools: list[Json] | None = None
+    tool_choice: str | Json | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Json | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: Json | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+
+SAMPLING_KEYS: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "frequency_penalty": "penalty_freq",
+    "presence_penalty": "penalty_present",
+    "repeat_penalty": "penalty_repeat",
+    "repetition_penalty": "penalty_repeat",
+    "penalty_last_n": "penalty_last_n",
+    "seed": "seed",
+}
+"""Request field → the pipe protocol's key."""
+
+
+def parse_chat(body: Json) -> GenerateRequest:
+    """Check a chat request.
+
+    Raises: BadRequest: with the path of the field and its limit.
+    """
+    if "messages" not in body:
+        raise BadRequest("messages: required", "messages")
+    fields = convert(body, ChatBody)
+    if not fields.messages:
+        raise BadRequest("messages: empty; send at least one message", "messages")
+    if fields.n is not None and fields.n != 1:
+        raise BadRequest(f"n: {fields.n} is not supported; send 1 or leave it out", "n")
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise BadRequest("top_logprobs: needs logprobs: true", "top_logprobs")
+    messages = tuple(_message(value, f"messages[{i}]") for i, value in enumerate(fields.messages))
+    tools = _tools(fields.tools or [])
+    return GenerateRequest(
+        body=body,
+        messages=messages,
+        model=fields.model,
+        tools=tools,
+        tool_choice=_tool_choice(fields.tool_choice, tools),
+        max_tokens=_max_tokens(fields),
+        stop=_stop(fields.stop),
+        sampling=_sampling(fields),
+        thinking=_thinking(fields),
+        template_kwargs=fields.chat_template_kwargs or {},
+        response_format=fields.response_format,
+        logprobs=bool(fields.logprobs),
+        stream=bool(fields.stream),
+        include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+    )
+
+
+def _max_tokens(fields: ChatBody) -> int | None:
+    name = "max_completion_tokens" if fields.max_completion_tokens is not None else "max_tokens"
+    value = cast("int | None", getattr(fields, name))
+    if value == 0:
+        raise BadRequest(f"{name}: 0 leaves no room for an answer; send at least 1 (or -1 for no limit)", name)
+    return None if value == -1 else value
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MAX_STOPS:
+        raise BadRequest(f"stop: {len(stops)} strings exceed the limit of {MAX_STOPS}", "stop")
+    for i, text in enumerate(stops):
+        where = "stop" if isinstance(stop, str) else f"stop[{i}]"
+        if not text:
+            raise BadRequest(f"{where}: empty", where)
+        if len(text) > MAX_STOP_CHARS:
+            raise BadRequest(f"{where}: {len(text)} characters exceed the limit of {MAX_STOP_CHARS}", where)
+    return stops
+
+
+def _sampling(fields: ChatBody) -> Mapping[str, SamplingValue]:
+    found: dict[str, SamplingValue] = {}
+    for name, key in SAMPLING_KEYS.items():
+        value = cast("SamplingValue | None", getattr(fields, name))
+        if value is not None:
+            found[key] = value
+    return found
+
+
+def _thinking(fields: ChatBody) -> bool:
+    asked = (fields.chat_template_kwargs or {}).get("enable_thinking")
+    if asked is not None and not isinstance(asked, bool):
+        raise BadRequest("chat_template_kwargs.enable_thinking: expected bool", "chat_template_kwargs.enable_thinking")
+    return fields.reasoning_effort != "none" if asked is None else asked
+
+
+# --- tools -------------------------------------------------------------------------------------------
+
+
+def _tools(tools: list[Json]) -> tuple[Json, ...]:
+    """Function tools, checked; each stays the JSON that came (templates print it)."""
+    if len(tools) > MAX_TOOLS:
+        raise BadRequest(f"tools: {len(tools)} exceed the limit of {MAX_TOOLS}", "tools")
+    seen: set[str] = set()
+    for i, tool in enumerate(tools):
+        where = f"tools[{i}]"
+        if tool.get("type") != "function":
+            raise BadRequest(f"{where}.type: {str(tool.get('type'))[:80]!r} is not supported; send 'function'", where)
+        function = tool.get("function")
+        if not isinstance(function, dict):
+            raise BadRequest(f"{where}.function: expected object", f"{where}.function")
+        name = cast("Json", function).get("name")
+        if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+            raise BadRequest(
+                f"{where}.function.name: expected 1 to 128 letters, digits, '_', '-', '.' or ':'",
+                f"{where}.function.name",
+            )
+        if name in seen:
+            raise BadRequest(f"{where}.function.name: {name[:80]!r} is declared twice", f"{where}.function.name")
+        seen.add(name)
+        parameters = cast("Json", function).get("parameters")
+        if parameters is not None and not isinstance(parameters, dict):
+            raise BadRequest(f"{where}.function.parameters: expected object", f"{where}.function.parameters")
+    return tuple(tools)
+
+
+def tool_name(tool: Json) -> str:
+    """The name of a checked tool."""
+    return cast("str", cast("Json", tool["function"])["name"])
+
+
+def _tool_choice(choice: str | Json | None, tools: tuple[Json, ...]) -> str:
+    """ "auto", "none", "required", or the name of a declared tool behind "function:"."""
+    if choice is None:
+        return "auto" if tools else "none"
+    if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise BadRequest(
+                f"tool_choice: {choice[:80]!r} is not one of 'auto', 'none', 'required' or a function", "tool_choice"
+            )
+        if choice == "required" and not tools:
+            raise BadRequest("tool_choice: 'required' needs tools", "tool_choice")
+        return choice
+    function = choice.get("function")
+    name = cast("Json", function).get("name") if isinstance(function, dict) else None
+    if choice.get("type") != "function" or not isinstance(name, str):
+        raise BadRequest("tool_choice.function.name: required", "tool_choice.function.name")
+    if name not in {tool_name(tool) for tool in tools}:
+        raise BadRequest(f"tool_choice.function.name: {name[:80]!r} is not in tools", "tool_choice.function.name")
+    return f"function:{name}"
+
+
+# --- messages ----------------------------------------------------------------------------------------
+
+
+def _message(value: Json, where: str) -> Json:
+    """One message for the chat template: text content, reasoning, calls with parsed arguments."""
+    role = value.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        shown = repr(role)[:80]
+        raise BadRequest(f"{where}.role: {shown} is not one of {', '.join(_ROLES)}", f"{where}.role")
+    return _ROLES[role](value, role, where)
+
+
+def _plain(value: Json, role: str, where: str) -> Json:
+    content = value.get("content")
+    if content is None:
+        raise BadRequest(f"{where}.content: required for role {role!r}", f"{where}.content")
+    return {"role": role, "content": _content(content, f"{where}.content")}
+
+
+def _assistant(value: Json, role: str, where: str) -> Json:
+    made: Json = {"role": role, "content": _content(value.get("content"), f"{where}.content")}
+    for name in ("reasoning_content", "reasoning"):  # both names are in use; ours goes out as reasoning_content
+        reasoning = value.get(name)
+        if isinstance(reasoning, str) and reasoning:
+            made["reasoning_content"] = reasoning
+            break
+    calls = value.get("tool_calls")
+    if calls is not None:
+        if not isinstance(calls, list):
+            raise BadRequest(f"{where}.tool_calls: expected array", f"{where}.tool_calls")
+        made["tool_calls"] = [
+            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(cast("list[object]", calls))
+        ]
+    return made
+
+
+def _tool_result(value: Json, role: str, where: str) -> Json:
+    made: Json = {"role": "tool", "content": _content(value.get("content"), f"{where}.content")}
+    for name in ("tool_call_id", "name"):
+        item = value.get(name)
+        if item is not None and not isinstance(item, str):
+            raise BadRequest(f"{where}.{name}: expected str", f"{where}.{name}")
+        if item is not None:
+            made[name] = item
+    return made
+
+
+_ROLES: Mapping[str, Callable[[Json, str, str], Json]] = {
+    "system": _plain,
+    "developer": _plain,
+    "user": _plain,
+    "assistant": _assistant,
+    "tool": _tool_result,
+    "function": _tool_result,
+}
+
+
+def _content(content: object, where: str) -> str:
+    """The text of a content: a string, null, or parts. Parts that are not text are left to engines that take them:
+    the service refuses them for the others (`unsupported_parts`)."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRequest(f"{where}: expected a string or an array of parts", where)
+    texts: list[str] = []
+    for i, part in enumerate(cast("list[Any]", content)):
+        if not isinstance(part, dict) or not isinstance(cast("Json", part).get("type"), str):
+            raise BadRequest(f"{where}[{i}].type: required", f"{where}[{i}].type")
+        part_text = cast("Json", part).get("text", cast("Json", part).get("refusal"))
+        if cast("Json", part)["type"] in _TEXT_PARTS:
+            if not isinstance(part_text, str):
+                raise BadRequest(f"{where}[{i}].text: expected str", f"{where}[{i}].text")
+            texts.append(part_text)
+    return "".join(texts)
+
+
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+
+def unsupported_part(body: Mapping[str, object]) -> tuple[str, str] | None:
+    """(path, type) of the first part that is not text."""
+    for i, message in enumerate(cast("list[Json]", body["messages"])):
+        content = message.get("content")
+        if not isinstance(content, list):
+            continue
+        for j, part in enumerate(cast("list[Json]", content)):
+            if part["type"] not in _TEXT_PARTS:
+                return f"messages[{i}].content[{j}].type", str(part["type"])[:80]
+    return None
+
+
+def _call(value: object, where: str) -> Json:
+    function = cast("Json", value).get("function") if isinstance(value, dict) else None
+    if not isinstance(function, dict) or not isinstance(cast("Json", function).get("name"), str):
+        raise BadRequest(f"{where}.function.name: required", f"{where}.function.name")
+    arguments = cast("Json", function).get("arguments", "")
+    if not isinstance(arguments, str | dict):
+        raise BadRequest(f"{where}.function.arguments: expected str", f"{where}.function.arguments")
+    if isinstance(arguments, str):  # a cut call in the history stays the text that it is
+        try:
+            parsed: object = json.loads(arguments) if arguments.strip() else {}
+        except ValueError:
+            parsed = arguments
+        arguments = cast("Json", parsed) if isinstance(parsed, dict) else arguments
+    call_id = cast("Json", value).get("id")
+    made: Json = {
+        "type": "function",
+        "function": {"name": cast("Json", function)["name"], "arguments": arguments},
+    }
+    if isinstance(call_id, str):
+        made["id"] = call_id
+    return made
