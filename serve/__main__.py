@@ -1,0 +1,216 @@
+"""`python -m serve`: options → engine → service → HTTP, and the orderly end. The only place that picks an engine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from engine.api import Engine, EngineDied, EngineStuck
+from serve.config import Config, ConfigError, RunConfig, load
+from serve.server import Server, serve
+from serve.service import Service
+from serve.template import ChatTemplate
+from serve.tokenizer import Tokenizer, load_tokenizer
+
+log = logging.getLogger("strata")
+
+EXIT_USAGE = 2
+EXIT_ENGINE = 3
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def set_up_log(form: str) -> None:
+    """Log to stderr. Whatever the console's code page is, printing never raises."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)  # a replaced stream need not have it
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if form == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def build_llama(config: Config) -> Engine:
+    from engine.llamacpp import LlamaEngine
+    from engine.model import ensure_default_model
+
+    path = Path(config.model) if config.model else ensure_default_model()
+    if not path.is_file():
+        raise ConfigError(f"model: no such file: {path}")
+    return LlamaEngine(
+        path, parallel=config.parallel or 1, context=config.context, log=config.run.log, silence_s=config.silence_s
+    )
+
+
+def build_upstream(config: Config) -> Engine:
+    from engine.upstream import UpstreamEngine
+
+    return UpstreamEngine(
+        config.upstream[0],
+        model=config.model,
+        key=config.upstream_key,
+        slots=config.parallel or 64,
+        silence_s=config.silence_s,
+    )
+
+
+def build_strata(config: Config) -> Engine:
+    from engine.pipe import StrataEngine
+
+    run = config.run
+    exe = Path(cast("str", run.exe))
+    if not exe.is_absolute():  # the config's cwd is what a relative exe means; CreateProcess would not look there
+        beside = Path(run.cwd or ".") / exe
+        exe = beside.resolve() if beside.exists() or len(exe.parts) > 1 else exe
+    return StrataEngine(
+        str(exe),
+        list(run.args),
+        cwd=run.cwd,
+        log=run.log,
+        env=run.env,
+        lazy=True,
+        model=run.model_name or "strata",
+        parallel=config.parallel,
+        silence_s=config.silence_s,
+    )
+
+
+def build_fake(config: Config) -> Engine:
+    from engine.fake.harness import FakeEngine, script_path
+    from engine.pipe import StrataEngine
+
+    try:
+        path = script_path(cast("str", config.script))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"script: {error}") from None
+    fake = FakeEngine(path, Path(tempfile.mkdtemp(prefix="strata-fake-")))
+    return StrataEngine(
+        fake.exe,
+        fake.args,
+        lazy=True,
+        kind="fake",
+        model="fake",
+        parallel=config.parallel,
+        silence_s=config.silence_s,
+    )
+
+
+BUILDERS = {"llama": build_llama, "upstream": build_upstream, "strata": build_strata, "fake": build_fake}
+
+
+def prompt_side(run: RunConfig, engine: Engine) -> tuple[Tokenizer | None, ChatTemplate | None]:
+    """Tokenizer and template of an engine that speaks tokens."""
+    if engine.facts.speaks == "chat":
+        return None, None
+    spec = run.tokenizer or "bytes"
+    own = Path(spec) / "chat_template.jinja"  # exported beside the tokenizer
+    default = own if own.is_file() else Path(__file__).with_name("chat_template.jinja")
+    try:
+        return load_tokenizer(spec), ChatTemplate(run.chat_template or default)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tokenizer: {error}") from None
+
+
+def build(config: Config) -> Service:
+    """The service with an engine that is not started yet.
+
+    Raises: ConfigError; RuntimeError: the default model cannot be had.
+    """
+    engine = BUILDERS[config.engine](config)
+    tokenizer, template = prompt_side(config.run, engine)
+    return Service(
+        engine,
+        tokenizer,
+        template,
+        config.run.model_name,
+        aliases=config.run.aliases,
+        sampling=config.run.sampling,
+        limits=config.limits,
+        access=config.access,
+    )
+
+
+def ready_line(svc: Service, http: Server) -> str:
+    host, port = cast("tuple[str, int]", http.server_address[:2])
+    facts = svc.engine.facts
+    context = f", context {facts.max_context} tokens" if facts.max_context else ""
+    return f"ready: http://{host}:{port}/v1  (model {svc.model}, engine {facts.kind}, {facts.slots} at once{context})"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server until SIGTERM or Ctrl-C. Returns the exit code: 0, 2 (usage) or 3 (the engine)."""
+    try:
+        config = load(argv)
+        set_up_log(config.log_format)
+        svc = build(config)
+    except ConfigError as error:
+        print(f"strata-serve: {error}", file=sys.stderr)  # noqa: T201 - before the log's form is known
+        return EXIT_USAGE
+    except (EngineDied, RuntimeError, ImportError) as error:
+        print(f"strata-serve: {error}", file=sys.stderr)  # noqa: T201 - one clear message
+        return EXIT_ENGINE
+    for key in config.ignored:
+        log.info("config: %s has no meaning here", key)
+    try:
+        http = serve(svc, config.host, config.port)
+    except OSError as error:
+        print(f"strata-serve: port: cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)  # noqa: T201 - one clear message
+        return EXIT_USAGE
+    return run(svc, http)
+
+
+def run(svc: Service, http: Server) -> int:
+    """Start the engine, say ready, wait for the signal to stop, end everything."""
+    stop = threading.Event()
+    for name in ("SIGTERM", "SIGINT", "SIGBREAK"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda *_: stop.set())
+    code = 0
+    try:
+        try:
+            svc.engine.start()
+        except EngineDied as error:
+            if svc.engine.facts.kind != "upstream":
+                print(f"strata-serve: the engine did not start: {error}", file=sys.stderr)  # noqa: T201 - one clear message
+                return EXIT_ENGINE
+            log.warning("the upstream is not reachable yet: %s", error)
+        print(ready_line(svc, http), flush=True)  # noqa: T201 - the one line on stdout
+        while not stop.wait(0.5):  # Windows delivers no Ctrl-C into an untimed wait
+            pass
+        log.info("shutting down; running requests have %g s", svc.limits.drain_s)
+        svc.shutdown()
+    finally:
+        http.shutdown()
+        http.server_close()
+        try:
+            svc.engine.close()
+        except EngineStuck as error:
+            log.error("%s", error)  # noqa: TRY400 - the message says it all
+            code = EXIT_ENGINE
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

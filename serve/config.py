@@ -1,0 +1,279 @@
+"""Options: command line over `--config` (JSON) over defaults. Checks each value; starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from engine.api import SamplingValue
+from serve.service import Access, Limits
+
+ENGINES = ("llama", "strata", "upstream", "fake")
+
+
+class ConfigError(ValueError):
+    """An option is wrong; the message names it."""
+
+
+def seconds(text: object) -> float:
+    value = float(cast("str", text))
+    if not 0 <= value < math.inf:
+        raise ValueError("not a time in seconds")
+    return value
+
+
+def count(text: object) -> int:
+    if isinstance(text, bool) or (isinstance(text, float) and not text.is_integer()):
+        raise ValueError("not a whole number")
+    value = int(cast("str", text))
+    if value < 0:
+        raise ValueError("negative")
+    return value
+
+
+def positive(text: object) -> int:
+    value = count(text)
+    if value == 0:
+        raise ValueError("must be at least 1")
+    return value
+
+
+def port_number(text: object) -> int:
+    value = count(text)
+    if value > 65_535:
+        raise ValueError("larger than 65535")
+    return value
+
+
+def string(text: object) -> str:
+    if not isinstance(text, str):
+        raise ValueError("not a string")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. Its key in the config file is the name with `_`."""
+
+    name: str
+    parse: Callable[[object], object]
+    default: object
+    help: str
+    repeat: bool = False
+    choices: tuple[str, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        return self.name.replace("-", "_")
+
+
+OPTIONS = (
+    Option("engine", string, None, "what runs the model (default: llama)", choices=ENGINES),
+    Option("model", string, None, "a GGUF file for --engine llama (default: SmolLM2-135M-Instruct)"),
+    Option("parallel", positive, None, "requests at once (default: 1; a pipe engine: its batch slots)"),
+    Option("context", positive, 4096, "tokens of context for each request of --engine llama"),
+    Option("upstream", string, (), "URL of an OpenAI-compatible server; implies the engine", repeat=True),
+    Option("upstream-key", string, None, "API key for the upstream"),
+    Option("script", string, None, "script of the fake engine: a JSON file, or the name of one that ships"),
+    Option("host", string, "127.0.0.1", "address to listen on"),
+    Option("port", port_number, 8095, "port to listen on; 0: any free one"),
+    Option("api-key", string, None, "require this key (also STRATA_API_KEY)"),
+    Option("heartbeat-s", seconds, 10.0, "longest silence on a stream"),
+    Option("silence-s", seconds, 300.0, "an engine silent for so long has failed"),
+    Option("queue-wait-s", seconds, 300.0, "longest wait for a free slot"),
+    Option("queue-grace-s", seconds, 1.0, "a waiting stream sends its headers after this"),
+    Option("queue-max", count, 64, "requests that may wait"),
+    Option("drain-s", seconds, 30.0, "time for running requests at shutdown"),
+    Option("max-body-mib", positive, 16, "largest request body in MiB"),
+    Option("cors-origin", string, (), "web origin that may use the API ('*': any)", repeat=True),
+    Option("trusted-origin", string, (), "web origin whose requests are taken without CORS headers", repeat=True),
+    Option("log-format", string, "text", "form of the log on stderr", choices=("text", "json")),
+)
+
+STRATA_KEYS: Mapping[str, str] = {
+    "engine_silence_s": "silence_s",
+    "cors_origins": "cors_origin",
+    "trusted_origins": "trusted_origin",
+}
+"""Keys of Strata's run config that have another name here."""
+
+RUN_KEYS = ("exe", "args", "cwd", "log", "env", "tokenizer", "chat_template", "model_name", "aliases", "sampling")
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What Strata's run config says about the engine."""
+
+    exe: str | None = None
+    args: tuple[str, ...] = ()
+    cwd: str | None = None
+    log: str | None = None
+    env: Mapping[str, str] | None = None
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    model_name: str | None = None
+    aliases: tuple[str, ...] = ()
+    sampling: Mapping[str, SamplingValue] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    engine: Literal["llama", "strata", "upstream", "fake"]
+    model: str | None
+    parallel: int | None
+    context: int
+    upstream: tuple[str, ...]
+    upstream_key: str | None
+    script: str | None
+    host: str
+    port: int
+    silence_s: float
+    log_format: Literal["text", "json"]
+    limits: Limits
+    access: Access
+    run: RunConfig
+    ignored: tuple[str, ...]
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="strata-serve",
+        description="OpenAI-compatible server in front of an LLM engine; every answer says truthfully how it ended.",
+    )
+    made.add_argument("--config", help="JSON file: a Strata run config, or these options with '_' for '-'")
+    for option in OPTIONS:
+        action = "append" if option.repeat else "store"
+        default = "" if option.default in (None, ()) else f" (default: {option.default})"
+        made.add_argument(f"--{option.name}", action=action, choices=option.choices, help=option.help + default)
+    return made
+
+
+def load(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) -> Config:
+    """Read the options. Reads the config file.
+
+    Raises: ConfigError: a value is wrong. SystemExit(2): argparse's own usage errors.
+    """
+    given = vars(parser().parse_args(argv))
+    file = _read_config(given["config"]) if given["config"] else {}
+    file = {STRATA_KEYS.get(key, key): value for key, value in file.items()}
+    values = {option.key: _value(option, given[option.key], file) for option in OPTIONS}
+    if values["api_key"] is None:
+        values["api_key"] = environ.get("STRATA_API_KEY")
+    if values["api_key"] is not None and not cast("str", values["api_key"]).strip():
+        raise ConfigError("api-key: given but empty; set a key or leave it out")
+    run = _run_config(file)
+    engine = values["engine"] or _implied_engine(values, run)
+    _check_engine(cast("str", engine), values, run)
+    known = {option.key for option in OPTIONS} | set(RUN_KEYS)
+    return Config(
+        engine=cast("Literal['llama', 'strata', 'upstream', 'fake']", engine),
+        limits=Limits(
+            heartbeat_s=cast("float", values["heartbeat_s"]),
+            queue_wait_s=cast("float", values["queue_wait_s"]),
+            queue_grace_s=cast("float", values["queue_grace_s"]),
+            queue_max=cast("int", values["queue_max"]),
+            drain_s=cast("float", values["drain_s"]),
+            max_body_bytes=cast("int", values["max_body_mib"]) * 2**20,
+        ),
+        access=Access(
+            api_key=cast("str | None", values["api_key"]) or "",
+            cors_origins=cast("tuple[str, ...]", values["cors_origin"]),
+            trusted_origins=cast("tuple[str, ...]", values["trusted_origin"]),
+        ),
+        run=run,
+        ignored=tuple(sorted(set(file) - known)),
+        model=cast("str | None", values["model"]),
+        parallel=cast("int | None", values["parallel"]),
+        context=cast("int", values["context"]),
+        upstream=cast("tuple[str, ...]", values["upstream"]),
+        upstream_key=cast("str | None", values["upstream_key"]),
+        script=cast("str | None", values["script"]),
+        host=cast("str", values["host"]),
+        port=cast("int", values["port"]),
+        silence_s=cast("float", values["silence_s"]),
+        log_format=cast("Literal['text', 'json']", values["log_format"]),
+    )
+
+
+def _value(option: Option, given: object, file: Mapping[str, object]) -> object:
+    raw = given if given is not None else file.get(option.key)
+    if raw is None:
+        return option.default
+    try:
+        if option.repeat:
+            items = cast("list[object]", raw) if isinstance(raw, list) else [raw]
+            return tuple(option.parse(item) for item in items)
+        value = option.parse(raw)
+    except (TypeError, ValueError) as error:
+        why = str(error) if "convert" not in str(error) and "literal" not in str(error) else "not a number"
+        raise ConfigError(f"{option.name}: {str(raw)[:80]!r}: {why}") from None
+    if option.choices and value not in option.choices:
+        raise ConfigError(f"{option.name}: {str(raw)[:80]!r} is not one of {', '.join(option.choices)}")
+    return value
+
+
+def _read_config(path: str) -> dict[str, object]:
+    try:
+        value: object = json.loads(Path(path).read_text(encoding="utf-8-sig"))  # Notepad adds a BOM
+    except OSError as error:
+        raise ConfigError(f"config: {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"config: {path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"config: {path} must hold a JSON object")
+    return cast("dict[str, object]", value)
+
+
+def _implied_engine(values: Mapping[str, object], run: RunConfig) -> str:
+    if values["upstream"]:
+        return "upstream"
+    if values["script"]:
+        return "fake"
+    return "strata" if run.exe else "llama"
+
+
+def _check_engine(engine: str, values: Mapping[str, object], run: RunConfig) -> None:
+    if engine == "upstream" and not values["upstream"]:
+        raise ConfigError("upstream: --engine upstream needs --upstream URL")
+    if len(cast("tuple[str, ...]", values["upstream"])) > 1:
+        raise ConfigError("upstream: more than one is not supported by this version; give one URL")
+    if engine == "fake" and not values["script"]:
+        raise ConfigError("script: --engine fake needs --script FILE; `python -m engine.fake --list` shows what ships")
+    if engine == "strata" and not run.exe:
+        raise ConfigError("config: --engine strata needs --config FILE with 'exe'")
+
+
+def _run_config(file: Mapping[str, object]) -> RunConfig:
+    texts: dict[str, str | None] = {}
+    for key in ("exe", "cwd", "log", "tokenizer", "chat_template", "model_name"):
+        value = file.get(key)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"config: {key}: expected a string")
+        texts[key] = value
+    env, sampling = file.get("env"), file.get("sampling")
+    if env is not None and not isinstance(env, dict):
+        raise ConfigError("config: env: expected an object")
+    if sampling is not None and not isinstance(sampling, dict):
+        raise ConfigError("config: sampling: expected an object")
+    return RunConfig(
+        **texts,
+        args=_strings(file, "args"),
+        aliases=_strings(file, "aliases"),
+        env=None if env is None else {k: str(v) for k, v in cast("dict[str, object]", env).items()},
+        sampling=cast("dict[str, SamplingValue] | None", sampling),
+    )
+
+
+def _strings(file: Mapping[str, object], key: str) -> tuple[str, ...]:
+    value = file.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise ConfigError(f"config: {key}: expected an array")
+    return tuple(str(item) for item in cast("list[object]", value))

@@ -1,0 +1,396 @@
+"""One request from parsed to settled: plan the prompt, wait for a slot, run the engine, record how it ended.
+
+It knows neither HTTP nor the wire form of an ending. Strata's names (`run`, `prepare`, `loaded`, `history`, `status`,
+`model_for`) are kept, so that code written for Strata's `Service` can use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from engine.api import TICK_S, Cancel, ChatRequest, Engine, EngineRequest, SamplingValue, TokenRequest, error_of
+from engine.events import Cancelled, Event, Failed, FailKind, Finished, Terminal, Tick, Usage
+from engine.terminal import sealed
+from serve.admission import Admission
+from serve.assemble import ParseConfig, ToolSpec, assemble
+from serve.lifecycle import QueueWaitExpired, StructuredOutputError
+from serve.outcomes import record_of
+from serve.parse.chat import SAMPLING_KEYS, tool_name, unsupported_part
+from serve.request import BadRequest, GenerateRequest, Json
+from serve.structured import FormatError, StructuredCheck, structured_check
+from serve.template import ChatTemplate
+from serve.tokenizer import Tokenizer
+from serve.verify import verified
+
+log = logging.getLogger("strata.request")
+
+HISTORY_LENGTH = 100
+NO_LIMIT_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The server's times in seconds and sizes."""
+
+    heartbeat_s: float = 10.0
+    queue_wait_s: float = 300.0
+    queue_grace_s: float = 1.0
+    queue_max: int = 64
+    drain_s: float = 30.0
+    max_body_bytes: int = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may use the server."""
+
+    api_key: str = ""
+    cors_origins: tuple[str, ...] = ()
+    trusted_origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run. `parse` is None for engines that speak chat."""
+
+    request: EngineRequest
+    check: StructuredCheck | None
+    parse: ParseConfig | None
+    prompt_tokens: int
+
+
+class AdoptedCancel(Cancel):
+    """A `Cancel` over a plain event of the caller's."""
+
+    def __init__(self, event: threading.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def is_set(self) -> bool:
+        return self._event.is_set() or super().is_set()
+
+
+def new_call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class Service:
+    """Thread-safe. `tokenizer` and `template` belong to an engine that speaks tokens."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer | None = None,
+        template: ChatTemplate | None = None,
+        model_name: str | None = None,
+        *,
+        aliases: Sequence[str] = (),
+        sampling: Mapping[str, SamplingValue] | None = None,
+        limits: Limits | None = None,
+        access: Access | None = None,
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.template = template
+        self.limits = limits or Limits()
+        self.access = access or Access()
+        self.aliases = tuple(aliases)
+        self.history: deque[dict[str, object]] = deque(maxlen=HISTORY_LENGTH)
+        self.started_at = time.time()
+        self._model_name = model_name
+        self._sampling = dict(sampling or {})
+        self._admission = Admission(lambda: engine.facts.slots, self.limits.queue_max)
+        self._active: set[Cancel] = set()
+        self._idle = threading.Condition()
+
+    # --- facts ---------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> str:
+        return self._model_name or self.engine.facts.model
+
+    def model_for(self, req: Mapping[str, object]) -> str:
+        """The model name to answer with: the one asked for if it is one of ours."""
+        asked = req.get("model")
+        return asked if isinstance(asked, str) and asked in self.aliases else self.model
+
+    def loaded(self) -> bool:
+        """Whether the engine can serve without being started. Does not block."""
+        return self.engine.alive()
+
+    @property
+    def status(self) -> dict[str, object]:
+        """A snapshot for `/status`."""
+        facts, engine, queue = self.engine.facts, self.engine.status(), self._admission.status()
+        return {
+            "model": self.model,
+            "loaded": self.loaded(),
+            "engine": {
+                "kind": facts.kind,
+                "state": engine.state,
+                "pid": engine.pid,
+                "slots": facts.slots,
+                "max_context": facts.max_context,
+                "restarts": engine.restarts,
+                "active": engine.active,
+                "finishing": engine.finishing,
+                "last_death": engine.last_death,
+                "progress": None if engine.progress is None else list(engine.progress),
+            },
+            "queue": {"running": queue.running, "waiting": queue.waiting, "max": self.limits.queue_max},
+            "uptime_s": round(time.time() - self.started_at, 3),
+            "history": list(self.history),
+        }
+
+    # --- one request ---------------------------------------------------------------------------------
+
+    def answer(self, request: GenerateRequest, cancel: Cancel, request_id: str = "") -> Generator[Event, None, None]:
+        """The events of one answer, with exactly one terminal. Blocks as it is read; ticks at least every `TICK_S`.
+
+        Raises (before the first event): BadRequest: the engine here cannot do what is asked, or it does not fit.
+        """
+        return self._sealed(self._plan(request), cancel, request_id)
+
+    def _sealed(self, plan: Plan, cancel: Cancel, request_id: str) -> Generator[Event, None, None]:
+        begun = time.monotonic()
+
+        def settle(terminal: Terminal) -> None:
+            self._record(terminal, request_id, plan.prompt_tokens, time.monotonic() - begun)
+
+        return sealed(self._events(plan, cancel), cancel, settle)
+
+    def _events(self, plan: Plan, cancel: Cancel) -> Iterator[Event]:
+        with self._admission.enter() as ticket, self._registered(cancel):
+            deadline = time.monotonic() + self.limits.queue_wait_s
+            while not ticket.wait(TICK_S):
+                if cancel.is_set():
+                    yield Cancelled(cancel.by)
+                    return
+                if time.monotonic() >= deadline:
+                    raise QueueWaitExpired(
+                        f"the request waited {self.limits.queue_wait_s:g} s for a free engine slot and was given up"
+                    )
+                yield Tick()
+            events = self._engine_events(plan, cancel)
+            with closing(events):
+                yield from verified(events, plan.check)
+
+    def _engine_events(self, plan: Plan, cancel: Cancel) -> Generator[Event, None, None]:
+        source = self.engine.stream(plan.request, cancel)
+        if plan.parse is None or self.tokenizer is None:
+            return cast("Generator[Event, None, None]", source)
+        events = assemble(source, self.tokenizer, plan.parse, new_call_id, plan.prompt_tokens)
+        return cast("Generator[Event, None, None]", events)
+
+    def _record(self, terminal: Terminal, request_id: str, prompt_tokens: int, took_s: float) -> None:
+        record = record_of(terminal)
+        usage = terminal.usage or Usage(prompt_tokens=prompt_tokens)
+        self.history.append(
+            {
+                "id": request_id,
+                "time": round(time.time(), 3),
+                "finish": record.finish,
+                "cause": record.cause,
+                "message": record.message[:500],
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "took_s": round(took_s, 3),
+            }
+        )
+        level = logging.WARNING if record.finish == "error" else logging.INFO
+        log.log(
+            level,
+            "%s finish=%s cause=%s prompt_tokens=%d completion_tokens=%d took_s=%.3f%s",
+            request_id or "-",
+            record.finish,
+            record.cause or "-",
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            took_s,
+            f" message={record.message[:500]!r}" if record.message else "",
+        )
+
+    # --- the plan ------------------------------------------------------------------------------------
+
+    def _plan(self, request: GenerateRequest) -> Plan:
+        try:
+            check = structured_check(request.response_format)
+        except FormatError as error:
+            raise BadRequest(str(error), error.param) from None
+        if self.engine.facts.speaks == "chat":
+            return Plan(ChatRequest(request.body), check, None, 0)
+        if request.logprobs:
+            raise BadRequest("logprobs: this engine does not give them; leave the field out", "logprobs")
+        if request.body.get("logit_bias"):
+            raise BadRequest("logit_bias: not supported by this engine; leave the field out", "logit_bias")
+        if request.tool_choice == "required" or request.tool_choice.startswith("function:"):
+            raise BadRequest(
+                "tool_choice: this engine cannot be forced to call a tool; send 'auto' or 'none'", "tool_choice"
+            )
+        if (part := unsupported_part(request.body)) is not None:
+            raise BadRequest(f"{part[0]}: {part[1]!r} is not supported by this engine; send text", part[0])
+        tools = () if request.tool_choice == "none" else request.tools
+        kwargs = dict(request.template_kwargs)
+        kwargs["enable_thinking"] = request.thinking
+        ids, thinking, max_new = self.prepare(list(request.messages), list(tools), kwargs, request.max_tokens or 0)
+        return self._token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check)
+
+    def _token_plan(
+        self,
+        ids: Sequence[int],
+        thinking: bool,
+        tools: Sequence[Json],
+        max_new: int,
+        sampling: Mapping[str, SamplingValue],
+        stop: tuple[str, ...] = (),
+        check: StructuredCheck | None = None,
+    ) -> Plan:
+        assert self.tokenizer is not None
+        parse = ParseConfig(
+            thinking=thinking,
+            tools=tuple(_tool_spec(tool) for tool in tools),
+            stop=stop,
+            end_ids=frozenset(self.tokenizer.end_ids),
+        )
+        return Plan(TokenRequest(tuple(ids), max_new, {**self._sampling, **sampling}), check, parse, len(ids))
+
+    def prepare(
+        self, messages: list[Json], tools: list[Json] | None, kwargs: Mapping[str, object], max_new: int
+    ) -> tuple[list[int], bool, int]:
+        """Render and tokenize: (ids, whether it starts thinking, tokens to make). `max_new` 0 or less: the rest.
+
+        Raises: BadRequest: the template refuses the messages, or the prompt and `max_new` exceed the context.
+        """
+        if self.template is None or self.tokenizer is None:
+            raise BadRequest("this engine takes chats, not token ids")
+        try:
+            prompt = self.template.render(messages, tools=tools or None, **kwargs)
+        except ValueError as error:
+            raise BadRequest(f"messages: {error}", "messages") from None
+        ids = self.tokenizer.encode(prompt, parse_special=True)
+        thinking = kwargs.get("enable_thinking") is not False
+        context = self.engine.facts.max_context
+        if context is None:  # not started yet: the engine itself will say
+            return ids, thinking, max_new if max_new > 0 else NO_LIMIT_TOKENS
+        room = context - len(ids)
+        if room <= 0:
+            raise BadRequest(
+                f"messages: the prompt has {len(ids)} tokens and the context only {context}; send a shorter one",
+                "messages",
+                code=FailKind.CONTEXT.value,
+            )
+        if max_new > room:
+            raise BadRequest(
+                f"max_tokens: {max_new} exceeds the {room} tokens left; send at most {room}",
+                "max_tokens",
+                code=FailKind.CONTEXT.value,
+            )
+        return ids, thinking, max_new if max_new > 0 else room
+
+    # --- Strata's raising API ------------------------------------------------------------------------
+
+    def run(
+        self,
+        ids: Sequence[int],
+        thinking: bool,
+        tools: Sequence[Json] | None,
+        max_new: int,
+        sampling: Mapping[str, object],
+        cancel: threading.Event,
+    ) -> Iterator[tuple[Literal["event", "ping", "done"], object]]:
+        """One answer as Strata's tuples: ("event", Event), ("ping", None) as a heartbeat, last ("done", {...}).
+
+        Raises: EngineDied, EngineSilent, QueueWaitExpired, StructuredOutputError, ValueError: as it ended.
+        """
+        ours = cancel if isinstance(cancel, Cancel) else AdoptedCancel(cancel)
+        plan = self._token_plan(ids, thinking, tools or (), max_new, sampling_of(sampling))
+        beat = time.monotonic()
+        events = self._sealed(plan, ours, "")
+        with closing(events):
+            for event in events:
+                match event:
+                    case Finished() | Cancelled():
+                        usage = event.usage or Usage(prompt_tokens=len(ids))
+                        done = {
+                            "finish": record_of(event).finish,
+                            "completion_tokens": usage.completion_tokens,
+                            "prompt_tokens": usage.prompt_tokens,
+                            "reasoning_tokens": usage.reasoning_tokens,
+                            "usage": usage,
+                        }
+                        yield "done", done
+                    case Failed():
+                        raise raised(event)
+                    case Tick():
+                        if time.monotonic() - beat >= self.limits.heartbeat_s:
+                            beat = time.monotonic()
+                            yield "ping", None
+                    case _:
+                        beat = time.monotonic()
+                        yield "event", event
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Take no more requests, let the running ones finish for up to `drain_s`, then end them as a shutdown.
+        Blocks until none is left, in bounded time."""
+        self._admission.close()
+        with self._idle:
+            if self._idle.wait_for(lambda: not self._active, self.limits.drain_s):
+                return
+            for cancel in self._active:
+                cancel.cancel("shutdown")
+            self._idle.wait_for(lambda: not self._active, 5.0)
+
+    def _registered(self, cancel: Cancel) -> _Registration:
+        return _Registration(self._active, self._idle, cancel)
+
+
+class _Registration:
+    """Keeps a request's `Cancel` among the active ones while it runs."""
+
+    def __init__(self, active: set[Cancel], idle: threading.Condition, cancel: Cancel) -> None:
+        self._active, self._idle, self._cancel = active, idle, cancel
+
+    def __enter__(self) -> None:
+        with self._idle:
+            self._active.add(self._cancel)
+
+    def __exit__(self, *_: object) -> None:
+        with self._idle:
+            self._active.discard(self._cancel)
+            self._idle.notify_all()
+
+
+def raised(failed: Failed) -> Exception:
+    """The exception with Strata's name for a failure, the server's own kinds included."""
+    if failed.kind is FailKind.QUEUE_WAIT:
+        return QueueWaitExpired(failed.message, usage=failed.usage)
+    if failed.kind is FailKind.STRUCTURED:
+        return StructuredOutputError(failed.message, usage=failed.usage)
+    return error_of(failed)
+
+
+def sampling_of(req: Mapping[str, object]) -> dict[str, SamplingValue]:
+    """The sampling values in a request body or in the pipe protocol's own names; others are ignored."""
+    names = {**SAMPLING_KEYS, **{key: key for key in SAMPLING_KEYS.values()}}
+    found: dict[str, SamplingValue] = {}
+    for name, key in names.items():
+        value = req.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found[key] = value
+    return found
+
+
+def _tool_spec(tool: Json) -> ToolSpec:
+    function = cast("Json", tool["function"]) if "function" in tool else tool  # Strata passes the bare function
+    name = tool_name({"function": function})
+    return ToolSpec(name, cast("Json", function.get("parameters") or {}))
