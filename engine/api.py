@@ -89,11 +89,11 @@ class EngineStatus:
 
 
 class Engine(Protocol):
-    """One engine. All methods may be called from any thread; `stream` up to `info.slots` times at once (further
+    """One engine. All methods may be called from any thread; `stream` up to `facts.slots` times at once (further
     calls wait inside, ticking)."""
 
     @property
-    def info(self) -> EngineInfo: ...
+    def facts(self) -> EngineInfo: ...
 
     def status(self) -> EngineStatus: ...
 
@@ -130,7 +130,11 @@ class EngineError(Exception):
     kind: FailKind = FailKind.DIED
 
     def __init__(
-        self, message: str, *, usage: Usage | None = None, exit_code: int | None = None,
+        self,
+        message: str,
+        *,
+        usage: Usage | None = None,
+        exit_code: int | None = None,
         upstream: UpstreamError | None = None,
     ) -> None:
         super().__init__(message)
