@@ -23,6 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 from urllib.parse import urlsplit
 
+from engine.pipe import StrataEngine
+
 from engine.api import (
     Cancel,
     EngineDied,
@@ -30,8 +32,7 @@ from engine.api import (
     EngineStarting,
     EngineStuck,
 )
-from engine.events import Accepted, Cancelled, Event, Failed, Finished, Tick
-from engine.pipe import StrataEngine
+from engine.events import Cancelled, Event, Failed, Finished, Tick
 from serve import outcomes, sse
 from serve.encode import chat
 from serve.httpio import BodyError, Peer, StreamBody, drain, read_body, too_large
@@ -72,7 +73,7 @@ PEER_CHECK_S = 0.1
 PREFLIGHT_MAX_AGE_S = 600
 
 
-class ClientGone(Exception):  # noqa: N818 - what happened, not an error of ours
+class ClientGone(Exception):
     """The client's connection is broken."""
 
 

@@ -54,7 +54,7 @@ def _verdict(end: Finished, names: dict[int, str], ended: set[int], check: Struc
             return Finished("tool_calls", end.usage, end.stop_sequence)
         if check is not None and (reason := check.verdict("stop")) is not None:
             return Failed(FailKind.STRUCTURED, reason, end.usage)
-    elif end.reason == "length" and check is not None and not names:
-        if (reason := check.verdict("length")) is not None:
-            return Failed(FailKind.STRUCTURED, reason, end.usage)
+        return end
+    if check and end.reason == "length" and not names and (reason := check.verdict("length")) is not None:
+        return Failed(FailKind.STRUCTURED, reason, end.usage)
     return end

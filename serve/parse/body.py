@@ -119,8 +119,12 @@ def _find_bad_leaf(value: Any) -> tuple[str, str] | None:
             todo.extend((f"{path}[{i}]", item) for i, item in enumerate(cast("list[Any]", node)))
         elif isinstance(node, str) and _SURROGATE.search(node):
             return path, "the text holds half a surrogate pair (an escape \\ud800 to \\udfff without its other half)"
-        elif isinstance(node, float) and not math.isfinite(node):
-            return path, "the number is out of range"
-        elif isinstance(node, int) and not -(2**63) <= node < 2**64:
+        elif _out_of_range(node):
             return path, "the number is out of range"
     return None
+
+
+def _out_of_range(node: object) -> bool:
+    if isinstance(node, float):
+        return not math.isfinite(node)
+    return isinstance(node, int) and not -(2**63) <= node < 2**64

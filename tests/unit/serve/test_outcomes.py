@@ -1,0 +1,89 @@
+"""The table of endings: every kind has a row, and only a finished answer gets a word of success."""
+
+import pytest
+
+from engine.api import EngineDied, EngineSilent
+from engine.events import Cancelled, Failed, FailKind, Finished, UpstreamError, Usage
+from serve import outcomes
+from serve.lifecycle import QueueWaitExpired, StructuredOutputError
+
+SUCCESS = {"stop", "tool_calls"}
+
+
+@pytest.mark.parametrize("kind", list(FailKind))
+def test_every_failure_has_a_status_an_error_and_the_closing_word_error(kind: FailKind) -> None:
+    failed = Failed(kind, "why it failed")
+    http = outcomes.http_failure(failed)
+    assert 400 <= http.status < 600
+    assert http.error["message"] == "why it failed"
+    assert set(outcomes.stream_error(failed)) == {"message", "type", "param", "code"}
+    assert outcomes.stream_error(failed)["type"] != "invalid_request_error" or kind is FailKind.CONTEXT
+    assert outcomes.chat_finish_reason(failed) == "error"
+    assert outcomes.record_of(failed) == outcomes.Record("error", kind.value, "why it failed")
+
+
+def test_the_table_has_no_row_too_many() -> None:
+    assert set(outcomes.FAILURES) == set(FailKind)
+
+
+@pytest.mark.parametrize("by", ["client", "operator", "deadline", "shutdown"])
+def test_a_cancelled_answer_is_never_a_success(by: str) -> None:
+    cancelled = Cancelled(by)  # type: ignore[arg-type]  # the parameters are the literal's values
+    assert outcomes.chat_finish_reason(cancelled) not in SUCCESS
+    assert outcomes.record_of(cancelled).finish == "cancel"
+
+
+def test_shutdown_says_retry_after() -> None:
+    failure = outcomes.http_failure(Cancelled("shutdown"))
+    assert (failure.status, failure.error["code"], failure.retry_after) == (503, "server_shutdown", "5")
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter"])
+def test_a_finished_answer_says_its_own_reason(reason: str) -> None:
+    assert outcomes.chat_finish_reason(Finished(reason)) == reason  # type: ignore[arg-type]  # the literal's values
+
+
+@pytest.mark.parametrize(
+    ("error", "type_", "code"),
+    [
+        (EngineDied("x"), "server_error", "engine_died"),
+        (EngineSilent("x"), "server_error", "engine_died"),
+        (QueueWaitExpired("x"), "rate_limit_error", "queue_wait_timeout"),
+        (StructuredOutputError("x"), "structured_output_failed", "structured_output_failed"),
+        (ValueError("x"), "server_error", "engine_error"),
+    ],
+)
+def test_stratas_exceptions_have_their_error(error: Exception, type_: str, code: str) -> None:
+    told = outcomes.stream_error_of(error)
+    assert (told["type"], told["code"], told["message"]) == (type_, code, "x")
+
+
+def test_a_fault_of_ours_shows_no_internals() -> None:
+    told = outcomes.stream_error_of(KeyError("secret"))
+    assert told["code"] == "internal_error"
+    assert "secret" not in told["message"]
+
+
+def test_an_upstreams_own_refusal_keeps_status_type_code_and_retry_after() -> None:
+    upstream = UpstreamError(429, "tokens", "rate_limited", "model", "17")
+    failure = outcomes.http_failure(Failed(FailKind.REFUSED, "slow down", upstream=upstream))
+    assert (failure.status, failure.retry_after) == (429, "17")
+    assert failure.error == {"message": "slow down", "type": "tokens", "param": "model", "code": "rate_limited"}
+
+
+def test_an_upstreams_context_overflow_gets_the_public_code() -> None:
+    upstream = UpstreamError(400, "exceed_context_size_error", "400")
+    failure = outcomes.http_failure(Failed(FailKind.CONTEXT, "too long", upstream=upstream))
+    assert (failure.status, failure.error["code"]) == (400, "context_length_exceeded")
+
+
+def test_messages_are_bounded_and_never_empty() -> None:
+    assert len(outcomes.stream_error(Failed(FailKind.DIED, "x" * 100_000))["message"]) < 2_100
+    assert outcomes.stream_error(Failed(FailKind.DIED, " "))["message"]
+
+
+def test_usage_adds_up() -> None:
+    usage = outcomes.usage_object(Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3, reasoning_tokens=2))
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] == 12
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 3
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == 2
