@@ -46,7 +46,7 @@ class ChatBody(Struct):
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     penalty_last_n: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    seed: int | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: str | list[str] | None = None
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
