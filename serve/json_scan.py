@@ -56,9 +56,10 @@ class JsonScanner:
         self._literal = ""
         self._literal_at = 0
         self._hex_left = 0
-        self._count = 0
+        self._before = 0  # characters read by earlier calls of feed
+        self._start = 0
         self._out: list[str] = []
-        self._copied = 0
+        self._copied = 0  # up to here the piece is in _out
 
     @property
     def in_string(self) -> bool:
@@ -75,13 +76,13 @@ class JsonScanner:
     def feed(self, text: str, start: int = 0) -> int:
         """Read from `start` on. Returns the index of the first character that is not part of the value: the length
         of `text`, unless the value ended or `error` was set (then the index of the offending character)."""
-        at = self._copied = start
+        at = self._copied = self._start = start
         end = len(text)
         while at < end and not self.done and self.error is None:
             at = self._state(text, at)
         if at > self._copied:
             self._out.append(text[self._copied : at])
-        self._count += at - start
+        self._before += at - start
         return at
 
     def take(self) -> str:
@@ -93,14 +94,11 @@ class JsonScanner:
     # --- states: each reads at least one character, or fails, or changes the state -------------------------------
 
     def _fail(self, message: str, at: int) -> int:
-        self.error = f"{message} at character {self._count + at - self._copied + self._copied_before()}"
+        self.error = f"{message} at character {self._before + at - self._start}"
         return at
 
-    def _copied_before(self) -> int:
-        return self._copied
-
     def _value(self, text: str, at: int) -> int:
-        at = _skip(text, at)
+        at = skip_space(text, at)
         if at == len(text):
             return at
         char = text[at]
@@ -135,7 +133,7 @@ class JsonScanner:
         return self._key_or(text, at, "")
 
     def _key_or(self, text: str, at: int, closer: str) -> int:
-        at = _skip(text, at)
+        at = skip_space(text, at)
         if at == len(text):
             return at
         if text[at] == '"':
@@ -148,7 +146,7 @@ class JsonScanner:
         return self._fail("expected a key in quotes", at)
 
     def _first_item(self, text: str, at: int) -> int:
-        at = _skip(text, at)
+        at = skip_space(text, at)
         if at == len(text):
             return at
         if text[at] == "]":
@@ -157,7 +155,7 @@ class JsonScanner:
         return at
 
     def _colon(self, text: str, at: int) -> int:
-        at = _skip(text, at)
+        at = skip_space(text, at)
         if at == len(text):
             return at
         if text[at] != ":":
@@ -166,7 +164,7 @@ class JsonScanner:
         return at + 1
 
     def _after_value(self, text: str, at: int) -> int:
-        at = _skip(text, at)
+        at = skip_space(text, at)
         if at == len(text):
             return at
         in_object = self._open[-1] == "{"
@@ -205,7 +203,6 @@ class JsonScanner:
             return self._fail(f"a raw control character {char!r} in a string", at)
         escaped = json.dumps(char)[1:-1]
         self._out.append(text[self._copied : at] + escaped)
-        self._count += at + 1 - self._copied
         self._copied = at + 1
         self._note_key(escaped)
         return at + 1
@@ -268,7 +265,8 @@ class JsonScanner:
         return at
 
 
-def _skip(text: str, at: int) -> int:
+def skip_space(text: str, at: int) -> int:
+    """The index of the first character from `at` on that is not JSON's white space."""
     run = _SPACE.match(text, at)
     assert run is not None
     return run.end()

@@ -1,0 +1,26 @@
+"""What the parsing of one answer depends on. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool of the request. `parameters` is the JSON schema of its arguments."""
+
+    name: str
+    parameters: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True)
+class ParseConfig:
+    """How to read one answer. `thinking`: the prompt ended inside the reasoning. `tools`: those that the model may
+    call; with none, `<tool_call>` is plain text. `stop`: strings that end the answer's text. `end_ids`: the tokens
+    by which the model ends its turn."""
+
+    thinking: bool = False
+    tools: tuple[ToolSpec, ...] = ()
+    stop: tuple[str, ...] = ()
+    end_ids: frozenset[int] = frozenset()
