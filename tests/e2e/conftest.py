@@ -1,0 +1,32 @@
+"""Fixtures of the black-box tests: servers as processes, started by the command that `--server-command` names."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.server import DEFAULT_COMMAND, ServerProcess, fake_server
+
+
+@pytest.fixture(scope="session")
+def server_command(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    given = request.config.getoption("--server-command")
+    return tuple(shlex.split(given)) if given else DEFAULT_COMMAND
+
+
+@pytest.fixture
+def fake(server_command: tuple[str, ...], tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Start a server over the fake engine: `fake(script, *options)`; ended with the test."""
+    with ExitStack() as stack:
+
+        def start(script: dict[str, Any], *options: str) -> ServerProcess:
+            folder = tmp_path / f"server-{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            return stack.enter_context(fake_server(server_command, script, folder, *options))
+
+        yield start

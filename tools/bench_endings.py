@@ -1,0 +1,187 @@
+"""Measures how fast the server says that its engine died, and what a token costs as an answer grows.
+
+    python -m tools.bench_endings [--deaths 200] [--json FILE]
+
+Starts the server over its fake engine, so it measures the server alone: no model, no GPU. Prints figures; it asserts
+nothing about this machine's speed. Exit status: 0 measured, 2 could not run. Loopback only, bounded, stops by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+START_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 120.0
+SHORT_TOKENS = 1_000
+LONG_TOKENS = 50_000
+REPEATS = 5
+
+
+@contextmanager
+def server(script: dict[str, Any]) -> Iterator[int]:
+    """A server over the fake engine; yields its port."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "script.json"
+        path.write_text(json.dumps(script), encoding="utf-8")
+        command = [sys.executable, "-m", "serve", "--engine", "fake", "--script", str(path), "--port", "0"]
+        with (Path(folder) / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline().decode()
+                if not line.startswith("ready: "):
+                    raise RuntimeError("the server did not start: " + (Path(folder) / "log").read_text("utf-8")[-500:])
+                yield int(line.split()[1].split(":")[2].split("/")[0])
+            finally:
+                process.terminate()
+                process.wait(START_TIMEOUT_S)
+                if process.stdout is not None:
+                    process.stdout.close()
+
+
+def connect(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=READ_TIMEOUT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def post(sock: socket.socket, body: dict[str, Any]) -> None:
+    raw = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(raw)}\r\n\r\n"
+    sock.sendall(head.encode() + raw)
+
+
+def chat(max_tokens: int) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "max_tokens": max_tokens,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+
+
+def engine_pid(port: int) -> int:
+    with connect(port) as sock:
+        sock.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+        data = b""
+        while part := sock.recv(65_536):
+            data += part
+    return int(json.loads(data.partition(b"\r\n\r\n")[2])["engine"]["pid"])
+
+
+def read_until(sock: socket.socket, mark: bytes) -> bytes:
+    data = b""
+    while mark not in data:
+        part = sock.recv(65_536)
+        if not part:
+            raise RuntimeError(f"the stream ended without {mark!r}")
+        data += part
+    return data
+
+
+def deaths_ms(count: int, console: Console) -> list[float]:
+    """Milliseconds from the engine's SIGKILL to the last byte of the ending, `count` times."""
+    took: list[float] = []
+    with server({"requests": [[{"text": "Hello"}, {"stall": True}]], "then": "repeat"}) as port:
+        for _ in track(range(count), "engine deaths", console=console):
+            with connect(port) as sock:
+                post(sock, chat(100))
+                read_until(sock, b'"content": "o"')
+                pid = engine_pid(port)
+                begun = time.perf_counter()
+                os.kill(pid, signal.SIGKILL)
+                ending = read_until(sock, b"data: [DONE]\n\n")
+                took.append((time.perf_counter() - begun) * 1_000)
+                if b'"finish_reason": "error"' not in ending:
+                    raise RuntimeError(f"not a truthful ending: {ending!r}")
+    return took
+
+
+def per_token_us(port: int, tokens: int) -> float:
+    """Microseconds a token of one answer, from the first content to the end."""
+    with connect(port) as sock:
+        post(sock, chat(tokens))
+        read_until(sock, b'"content": "x"')
+        begun = time.perf_counter()
+        tail = b""
+        while not tail.endswith(b"0\r\n\r\n"):
+            tail = (tail + sock.recv(1 << 20))[-4_096:]
+        if b'"finish_reason": "length"' not in tail:
+            raise RuntimeError(f"not the expected ending: {tail[-500:]!r}")
+        return (time.perf_counter() - begun) * 1e6 / tokens
+
+
+def token_costs() -> tuple[float, float]:
+    """Median microseconds a token of short and long answers, measured in turns in one run."""
+    script = {
+        "context": 2 * LONG_TOKENS,
+        "requests": [[{"text": "x" * (LONG_TOKENS + 1), "burst": True}]],
+        "then": "repeat",
+    }
+    short: list[float] = []
+    long: list[float] = []
+    with server(script) as port:
+        per_token_us(port, SHORT_TOKENS)
+        for _ in range(REPEATS):
+            short.append(statistics.median(per_token_us(port, SHORT_TOKENS) for _ in range(5)))
+            long.append(per_token_us(port, LONG_TOKENS))
+    return statistics.median(short), statistics.median(long)
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.bench_endings", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--deaths", type=int, default=200, help="engine deaths to measure (default: 200; at most 1000)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    args = parser.parse_args(argv)
+    console = Console()
+    try:
+        took = deaths_ms(max(1, min(args.deaths, 1_000)), Console(stderr=True))
+        short, long = token_costs()
+    except (OSError, RuntimeError) as error:
+        Console(stderr=True).print(f"could not measure: {error}", markup=False)
+        return 2
+    figures = {
+        "deaths": len(took),
+        "ending_after_death_ms": {
+            "p50": percentile(took, 0.5),
+            "p99": percentile(took, 0.99),
+            "max": max(took),
+        },
+        "token_us": {str(SHORT_TOKENS): short, str(LONG_TOKENS): long, "ratio": long / short},
+    }
+    table = Table("figure", "value", title="endings")
+    for name in ("p50", "p99", "max"):
+        table.add_row(f"SIGKILL to ending, {name} of {len(took)}", f"{figures['ending_after_death_ms'][name]:.1f} ms")
+    table.add_row(f"a token of {SHORT_TOKENS}", f"{short:.1f} µs")
+    table.add_row(f"a token of {LONG_TOKENS}", f"{long:.1f} µs")
+    table.add_row("ratio", f"{long / short:.3f}")
+    console.print(table)
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
