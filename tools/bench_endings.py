@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ REPEATS = 5
 
 
 @contextmanager
-def server(script: dict[str, Any]) -> Iterator[int]:
+def server(script: dict[str, Any]) -> Generator[int, None, None]:
     """A server over the fake engine; yields its port."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.json"
@@ -162,18 +162,15 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, RuntimeError) as error:
         Console(stderr=True).print(f"could not measure: {error}", markup=False)
         return 2
+    death = {"p50": percentile(took, 0.5), "p99": percentile(took, 0.99), "max": max(took)}
     figures = {
         "deaths": len(took),
-        "ending_after_death_ms": {
-            "p50": percentile(took, 0.5),
-            "p99": percentile(took, 0.99),
-            "max": max(took),
-        },
+        "ending_after_death_ms": death,
         "token_us": {str(SHORT_TOKENS): short, str(LONG_TOKENS): long, "ratio": long / short},
     }
     table = Table("figure", "value", title="endings")
-    for name in ("p50", "p99", "max"):
-        table.add_row(f"SIGKILL to ending, {name} of {len(took)}", f"{figures['ending_after_death_ms'][name]:.1f} ms")
+    for name, value in death.items():
+        table.add_row(f"SIGKILL to ending, {name} of {len(took)}", f"{value:.1f} ms")
     table.add_row(f"a token of {SHORT_TOKENS}", f"{short:.1f} µs")
     table.add_row(f"a token of {LONG_TOKENS}", f"{long:.1f} µs")
     table.add_row("ratio", f"{long / short:.3f}")

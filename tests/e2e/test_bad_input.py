@@ -38,7 +38,7 @@ def test_bad_bodies_get_a_small_4xx_that_names_the_field(fake: Start) -> None:
     server = fake({"requests": [], "then": "ok"}, "--max-body-mib", "1")
     for body, status, param in BODIES:
         for stream in (False, True):
-            sent = {**body, "stream": stream} if isinstance(body, dict) else body
+            sent: Any = body if isinstance(body, bytes) else {**body, "stream": stream}
             answer = ask(server.port, sent)
             assert answer.status == status, (str(body)[:80], answer.body[:200])
             assert len(answer.body) < MAX_ERROR_BYTES

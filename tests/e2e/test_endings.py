@@ -136,7 +136,8 @@ def test_a_prompt_that_does_not_fit_is_400_in_both_modes_and_never_reaches_the_e
 def test_the_connection_is_kept_after_a_stream_and_after_an_error(fake: Start) -> None:
     server = fake(script([{"text": "Hello"}, *END]))
     with Connection(server.port) as connection:
-        for body in (chat(), chat(stream=False), {"messages": []}, chat()):
+        bodies: list[dict[str, Any]] = [chat(), chat(stream=False), {"messages": []}, chat()]
+        for body in bodies:
             connection.post("/v1/chat/completions", body)
             answer = connection.answer()
             assert answer.terminated
