@@ -1,0 +1,47 @@
+"""Where the fake engine and its ready scripts are, and the command line that starts it.
+
+It starts nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+SCRIPTS_DIR = _HERE / "scripts"
+
+
+def exe() -> list[str]:
+    """The program with the options that make Python start fastest: no site-packages, nothing from the environment."""
+    return [sys.executable, "-I", "-S", str(_HERE / "__main__.py")]
+
+
+def args(script: Path, state_dir: Path | None = None) -> list[str]:
+    """The arguments after `--serve`. Without a state folder every life is the first and nothing is logged."""
+    state = [] if state_dir is None else ["--state", str(state_dir)]
+    return [str(script), *state]
+
+
+def argv(script: Path, state_dir: Path | None = None) -> list[str]:
+    """The whole command line, as a server builds it from `exe`, `--serve` and `args`."""
+    return [*exe(), "--serve", *args(script, state_dir)]
+
+
+def script_names() -> list[str]:
+    """The names of the ready scripts, sorted."""
+    return sorted(path.stem for path in SCRIPTS_DIR.glob("*.json"))
+
+
+def script_path(name: str | Path) -> Path:
+    """The file of a script: a path as it is, or the bare name of a ready script ("exit-1").
+
+    Raises: FileNotFoundError: there is neither; the message lists the ready scripts.
+    """
+    path = Path(name)
+    shipped = SCRIPTS_DIR / f"{path.name}.json"
+    if path.is_file():
+        return path
+    if str(path) == path.name and shipped.is_file():
+        return shipped
+    raise FileNotFoundError(f"no script {str(name)!r}; ready scripts: {', '.join(script_names())}")
