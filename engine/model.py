@@ -91,8 +91,8 @@ def ensure_model(
     except OSError as error:
         raise ModelUnavailable(
             f"the default model {spec.file_name} is not in {folder} and could not be put there: {error}; free "
-            f"{3 * spec.file_bytes // 1_000_000} MB there, name another folder with STRATA_CACHE_DIR, or choose a model "
-            "with --model FILE.gguf"
+            f"{3 * spec.file_bytes // 1_000_000} MB there, name another folder with STRATA_CACHE_DIR, or choose a "
+            "model with --model FILE.gguf"
         ) from error
     return target
 

@@ -156,6 +156,8 @@ def _install(venv: Path, wanted: Stamp, pip_options: Sequence[str], lock: int) -
     _say(f"installing strata-serve and what it needs ({', '.join(sorted(wanted.extras)) or 'no extras'}) ...")
     target = f".[{','.join(sorted(wanted.extras))}]" if wanted.extras else "."
     command = [str(venv_python(venv)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    if not sys.stderr.isatty():
+        command.append("--quiet")  # a log wants what went wrong, not hundreds of lines of what went well
     code, errors = run_child([*command, *pip_options, "--editable", target], cwd=venv.parent, lock=lock)
     if code:
         raise SetupError(f"the packages could not be installed: {pip_cause(errors)}")
@@ -319,6 +321,15 @@ def _test(python: Path, arguments: Sequence[str]) -> int:
     return run_and_exit([str(python), "-m", "pytest", *arguments])
 
 
+def _finish(python: Path, arguments: Sequence[str]) -> int:
+    if arguments:
+        raise SetupError(f"setup takes no options: {' '.join(arguments)!r:.80}")
+    if not _fetch_model(python):
+        return 1
+    _say(f"ready: {python}")
+    return 0
+
+
 def _fetch_model(python: Path) -> bool:
     """Whether the default model is there; if not, the program that fetches it has said why."""
     command = [str(python), "-P", "-m", "engine.model"]
@@ -343,10 +354,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         python = ensure_environment(ROOT, _extras(command, options))
-        if command == "setup":
-            _say(f"ready: {python}")
-            return 0
-        return _serve(python, options) if command == "serve" else _test(python, options)
+        run = {"serve": _serve, "test": _test, "setup": _finish}[command]
+        return run(python, options)
     except SetupError as error:
         _say(f"error: {error}")
         return 1
