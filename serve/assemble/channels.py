@@ -71,8 +71,6 @@ class Channels:
     """The text of one answer, fed in pieces. `feed` and `finish` give the events that are certain by then."""
 
     def __init__(self, config: ParseConfig, new_call_id: Callable[[], str]) -> None:
-        self.calls = 0
-        """Calls that ended whole."""
         self._thinking = config.thinking
         self._tools = {tool.name: tool for tool in config.tools}
         self._new_call_id = new_call_id
@@ -116,9 +114,7 @@ class Channels:
             self._finish_call(ending, partial)
             partial = ""
         if self._state is _State.BROKEN:
-            self._say_broken(partial)
-            if ending == "failed" and not self._live:
-                self._out.append(Text("".join(self._raw)))
+            self._finish_broken(ending, partial)
         self._finish_held(ending)
         return self._taken(), self._fault if ending == "stop" else None
 
@@ -268,7 +264,6 @@ class Channels:
 
     def _end_call(self) -> None:
         self._out.append(ToolCallEnd(self._index))
-        self.calls += 1
 
     def _settle(self, outcome: Outcome) -> None:
         if outcome is Outcome.CLOSED:
@@ -292,12 +287,11 @@ class Channels:
 
     def _call_broken(self) -> None:
         reader = self._must_read()
-        nameless = self._home is _State.ANSWER and reader.name is None and reader.plausible
-        if nameless or reader.name in self._tools:
-            self._fault = self._fault or self._fault_of(reader.fault)
-        if nameless:
-            self._state = _State.BROKEN
+        if self._home is _State.ANSWER and reader.name is None and reader.plausible:
+            self._state = _State.BROKEN  # its fault is told at the end, with all of its text
             return
+        if reader.name in self._tools:
+            self._fault = self._fault or self._fault_of(reader.fault)
         if self._live:
             self._state = _State.BROKEN
         else:
@@ -347,6 +341,14 @@ class Channels:
             self._say("".join(self._raw))
         self._leave_call()
 
+    def _finish_broken(self, ending: Ending, partial: str) -> None:
+        self._say_broken(partial)
+        if self._live:
+            return
+        self._fault = self._fault or self._fault_of(self._must_read().fault)
+        if ending == "failed":
+            self._out.append(Text("".join(self._raw)))
+
     def _fault_of(self, what: str) -> str:
         name = self._reader.name if self._reader is not None else None
         if name is not None and (self._live or self._home is _State.REASONING):
@@ -359,8 +361,10 @@ class Channels:
             for item in self._held:
                 self._out.append(Reasoning(item if isinstance(item, str) else item.raw))
             return
-        texts = [item for item in self._held if isinstance(item, str)]
-        self._out += [Reasoning(text) for text in texts if not text.isspace()]
+        for between, run in groupby(self._held, lambda item: isinstance(item, str)):
+            text = "".join(item for item in run if isinstance(item, str))
+            if between and not text.isspace():
+                self._out.append(Reasoning(text))
         for item in self._held:
             if isinstance(item, _HeldCall):
                 self._start_call(item.name)

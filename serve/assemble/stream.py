@@ -23,6 +23,7 @@ from engine.events import (
     Text,
     Tick,
     Token,
+    ToolCallEnd,
     Usage,
 )
 from serve.assemble.channels import Channels, Ending
@@ -111,6 +112,7 @@ class _Answer:
         self._stops = StopFinder(config.stop)
         self._ended = False  # the model's end token came
         self._usage = Usage(prompt_tokens=prompt_tokens)
+        self._calls = 0  # whole tool calls passed on
         self._tokens = 0
         self._reasoning_tokens = 0
 
@@ -151,12 +153,12 @@ class _Answer:
         usage = self._counted(terminal.usage)
         if fault is not None:
             return pieces, Failed(FailKind.TOOL_CALL, fault, usage)
-        if isinstance(terminal, Finished) and terminal.reason == "stop" and self._channels.calls:
+        if isinstance(terminal, Finished) and terminal.reason == "stop" and self._calls:
             return pieces, replace(terminal, reason="tool_calls", usage=usage)
         return pieces, replace(terminal, usage=usage)
 
     def _found(self) -> Finished:
-        reason = "tool_calls" if self._channels.calls else "stop"
+        reason = "tool_calls" if self._calls else "stop"
         return Finished(reason, self._counted(None), self._stops.found)
 
     def _stopped(self, pieces: list[Piece]) -> list[Piece]:
@@ -170,6 +172,7 @@ class _Answer:
                 out.append(Text(text))
             if not isinstance(piece, Text):
                 out.append(piece)
+            self._calls += isinstance(piece, ToolCallEnd)
         return out
 
     def _counted(self, engine: Usage | None) -> Usage:
