@@ -54,6 +54,7 @@ def set_up_log(form: str) -> None:
 
 def build_llama(config: Config) -> Engine:
     from engine.llamacpp import LlamaEngine
+
     from engine.model import ensure_default_model
 
     path = Path(config.model) if config.model else ensure_default_model()
@@ -98,8 +99,9 @@ def build_strata(config: Config) -> Engine:
 
 
 def build_fake(config: Config) -> Engine:
-    from engine.fake.harness import FakeEngine, script_path
     from engine.pipe import StrataEngine
+
+    from engine.fake.harness import FakeEngine, script_path
 
     try:
         path = script_path(cast("str", config.script))
@@ -184,9 +186,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(svc: Service, http: Server) -> int:
     """Start the engine, say ready, wait for the signal to stop, end everything."""
     stop = threading.Event()
+
+    def on_signal(signum: int, frame: object) -> None:
+        stop.set()
+
     for name in ("SIGTERM", "SIGINT", "SIGBREAK"):
         if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda *_: stop.set())
+            signal.signal(getattr(signal, name), on_signal)
+
     code = 0
     try:
         try:
@@ -207,7 +214,7 @@ def run(svc: Service, http: Server) -> int:
         try:
             svc.engine.close()
         except EngineStuck as error:
-            log.error("%s", error)  # noqa: TRY400 - the message says it all
+            log.error("%s", error)
             code = EXIT_ENGINE
     return code
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import select
 import socket
-from http.client import HTTPMessage
-from typing import BinaryIO
+from email.message import Message
+from io import BufferedIOBase
 
 from serve.lifecycle import BodyState, body_step
 from serve.request import BadRequest
@@ -23,7 +23,7 @@ class BodyError(BadRequest):
     """The request body cannot be read; the connection cannot be used again."""
 
 
-def read_body(rfile: BinaryIO, headers: HTTPMessage, limit_bytes: int) -> bytes:
+def read_body(rfile: BufferedIOBase, headers: Message, limit_bytes: int) -> bytes:
     """The request body, from Content-Length or chunked (which wins, RFC 9112 §6.3). Blocks up to the socket's time-out.
 
     Raises: BodyError: bad or cut framing (400), larger than `limit_bytes` (413), none announced (411).
@@ -51,7 +51,7 @@ def too_large(limit_bytes: int) -> BodyError:
     return BodyError(f"the body is larger than the limit of {limit_bytes} bytes", status=413)
 
 
-def _read_chunked(rfile: BinaryIO, limit_bytes: int) -> bytes:
+def _read_chunked(rfile: BufferedIOBase, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
     total = 0
     while True:
@@ -74,7 +74,7 @@ def _read_chunked(rfile: BinaryIO, limit_bytes: int) -> bytes:
     raise BodyError("the chunked body has too many trailers")
 
 
-def _line(rfile: BinaryIO) -> bytes:
+def _line(rfile: BufferedIOBase) -> bytes:
     line = rfile.readline(MAX_LINE_BYTES)
     if not line.endswith(b"\n"):
         raise BodyError("the chunked body was cut or has a line that is too long")
@@ -146,7 +146,7 @@ class StreamBody:
     To an HTTP/1.0 client nothing is chunked: the terminal is the only sign, and the connection closes.
     """
 
-    def __init__(self, wfile: BinaryIO, chunked: bool) -> None:
+    def __init__(self, wfile: BufferedIOBase, chunked: bool) -> None:
         self._wfile = wfile
         self._chunked = chunked
         self.state = BodyState.NEW

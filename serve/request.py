@@ -10,7 +10,7 @@ from engine.api import SamplingValue
 Json = dict[str, object]
 
 
-class BadRequest(ValueError):  # noqa: N818 - HTTP's own name for it
+class BadRequest(ValueError):
     """The client's mistake: `param` names the field. `status` is the HTTP status (4xx)."""
 
     def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:

@@ -187,8 +187,7 @@ class Service:
         source = self.engine.stream(plan.request, cancel)
         if plan.parse is None or self.tokenizer is None:
             return cast("Generator[Event, None, None]", source)
-        events = assemble(source, self.tokenizer, plan.parse, new_call_id, plan.prompt_tokens)
-        return cast("Generator[Event, None, None]", events)
+        return assemble(source, self.tokenizer, plan.parse, new_call_id, plan.prompt_tokens)
 
     def _record(self, terminal: Terminal, request_id: str, prompt_tokens: int, took_s: float) -> None:
         record = record_of(terminal)

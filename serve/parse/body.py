@@ -32,7 +32,7 @@ def json_object(body: bytes) -> Json:
         raise _explained(body, error) from None
     if not isinstance(value, dict):
         raise BadRequest(f"the body must be a JSON object, not {_kind(value)}")
-    if (path := _too_deep(value)) is not None:
+    if (path := _too_deep(cast("Json", value))) is not None:
         raise BadRequest(f"{path}: nested deeper than {MAX_DEPTH} levels", path)
     return cast("Json", value)
 
@@ -62,15 +62,13 @@ def field_error(message: str, prefix: str = "") -> BadRequest:
 
 
 def _kind(value: object) -> str:
-    names = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
-    return names.get(type(value), "null")
+    names: dict[type, str] = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return next((name for kind, name in names.items() if type(value) is kind), "null")
 
 
-def _too_deep(value: object) -> str | None:
+def _too_deep(value: Json) -> str | None:
     """The top-level field that nests too deep. Iterative: it must not recurse on what it is to refuse."""
-    if not isinstance(value, dict):
-        return None
-    for key, item in cast("Json", value).items():
+    for key, item in value.items():
         level: list[object] = [item]
         for _ in range(MAX_DEPTH):
             level = [child for node in level for child in _children(node)]

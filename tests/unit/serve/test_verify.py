@@ -1,0 +1,82 @@
+"""A success word must be earned: whole calls, fitting reasons, valid structured answers."""
+
+import pytest
+
+from engine.events import (
+    Cancelled,
+    Event,
+    Failed,
+    FailKind,
+    Finished,
+    Terminal,
+    Text,
+    ToolCallArgs,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from serve.structured import structured_check
+from serve.verify import verified
+
+USAGE = Usage(1, 2)
+OPEN: list[Event] = [ToolCallStart(0, "call_1", "add"), ToolCallArgs(0, "{}")]
+WHOLE: list[Event] = [*OPEN, ToolCallEnd(0)]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "required": ["a"]}}}
+
+
+def ending(events: list[Event], terminal: Terminal, response_format: object = None) -> Event:
+    seen = list(verified(iter([*events, terminal]), structured_check(response_format)))
+    assert seen[:-1] == events
+    return seen[-1]
+
+
+@pytest.mark.parametrize(
+    ("events", "reason", "expected"),
+    [
+        ([Text("x")], "stop", "stop"),
+        ([Text("x")], "length", "length"),
+        ([Text("x")], "content_filter", "content_filter"),
+        (WHOLE, "stop", "tool_calls"),
+        (WHOLE, "tool_calls", "tool_calls"),
+        (OPEN, "length", "length"),
+        (OPEN, "stop", FailKind.TOOL_CALL),
+        (OPEN, "tool_calls", FailKind.TOOL_CALL),
+        ([*WHOLE, ToolCallStart(1, "call_2", "sub")], "stop", FailKind.TOOL_CALL),
+        ([Text("x")], "tool_calls", FailKind.PROTOCOL),
+    ],
+)
+def test_finish_reasons_fit_what_was_made(events: list[Event], reason: str, expected: object) -> None:
+    end = ending(events, Finished(reason, USAGE))  # type: ignore[arg-type]  # the literal's values
+    if isinstance(expected, FailKind):
+        assert isinstance(end, Failed)
+        assert end.kind is expected
+    else:
+        assert end == Finished(expected, USAGE)  # type: ignore[arg-type]  # the literal's values
+    assert isinstance(end, Failed | Finished)
+    assert end.usage == USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "good"),
+    [
+        ('{"a": 1}', "stop", True),
+        ('{"b": 1}', "stop", False),
+        ('{"a": 1', "stop", False),
+        ('{"a": 1', "length", True),
+        ("Sure", "length", False),
+    ],
+)
+def test_structured_answers(text: str, reason: str, good: bool) -> None:
+    end = ending([Text(text[:3]), Text(text[3:])], Finished(reason, USAGE), SCHEMA)  # type: ignore[arg-type]  # the literal's values
+    assert isinstance(end, Finished) is good
+    if isinstance(end, Failed):
+        assert end.kind is FailKind.STRUCTURED
+
+
+def test_a_schema_is_for_the_answer_not_for_calls() -> None:
+    assert ending(WHOLE, Finished("stop"), SCHEMA) == Finished("tool_calls")
+
+
+@pytest.mark.parametrize("terminal", [Failed(FailKind.DIED, "gone"), Cancelled("client")])
+def test_other_terminals_pass(terminal: Terminal) -> None:
+    assert ending(OPEN, terminal, SCHEMA) == terminal
