@@ -1,0 +1,232 @@
+"""One answer from an OpenAI-compatible server: the HTTP exchange drives the reader, the result is events.
+
+It has no state between answers, does not wait for a slot and does not check the server's health.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+
+from engine.api import TICK_S, Cancel
+from engine.chat_reader import ChatReader
+from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Tick
+from engine.http_client import BadAnswer, Connected, ConnectFailed, Head, HttpError, Origin, Step, exchange
+from engine.sse_codec import SseDecoder, SseEvent, SseItem, SseTooLong
+from engine.upstream_errors import problem_of_body, refusal
+
+MAX_WHOLE_BYTES = 64 << 20
+MAX_ERROR_BYTES = 64 << 10
+ERROR_BODY_S = 5.0
+"""How long a refusal may take to say why, in seconds without a byte."""
+FINISH_GRACE_S = 5.0
+"""How long usage and end marker may take after the finish word, in seconds without data: some servers keep the
+connection open and send neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """Where and how to ask. Times are in seconds; `who` names the server in messages; `extra` is added to bodies."""
+
+    origin: Origin
+    path: str
+    key: str | None
+    connect_s: float
+    first_byte_s: float
+    silence_s: float
+    who: str
+    new_call_id: Callable[[], str]
+    tls: ssl.SSLContext | None = None
+    extra: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+def call_headers(plan: CallPlan, given: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The request's headers: ours, and of the given ones those that the exchange itself does not decide."""
+    headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream, application/json")]
+    if plan.key is not None:
+        headers.append(("Authorization", f"Bearer {plan.key}"))
+    ours = {name.lower() for name, _ in headers} | _DECIDED
+    return headers + [(name, value) for name, value in given.items() if name.lower() not in ours]
+
+
+_DECIDED = {
+    "host", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-authorization",
+    "proxy-connection", "content-length", "content-encoding", "accept-encoding", "expect",
+}  # fmt: skip
+
+
+def call_body(plan: CallPlan, given: Mapping[str, object], model: str | None) -> bytes:
+    """The request's body: a stream is always asked for, with usage; every other field passes through."""
+    body = dict(given)
+    options = body.get("stream_options")
+    known = {str(name): value for name, value in options.items()} if isinstance(options, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
+    body |= {"stream": True, "stream_options": known | {"include_usage": True}}
+    if model is not None:
+        body["model"] = model
+    return json.dumps(body | dict(plan.extra)).encode()
+
+
+class Call:
+    """One request. `on_contact(why)` is told once whether the server could be reached: None, or why not."""
+
+    def __init__(
+        self,
+        plan: CallPlan,
+        body: bytes,
+        headers: list[tuple[str, str]],
+        cancel: Cancel,
+        on_contact: Callable[[str | None], None],
+    ) -> None:
+        self._plan = plan
+        self._cancel = cancel
+        self._on_contact = on_contact
+        self._steps = exchange(
+            plan.origin, "POST", plan.path, headers, body, connect_s=plan.connect_s, tick_s=TICK_S, tls=plan.tls
+        )
+        self._reader = ChatReader(plan.new_call_id, plan.who)
+        self._decoder = SseDecoder()
+        self._connected = False
+        self._head: Head | None = None
+        self._accepted = False
+        self._whole = False
+        self._body = bytearray()
+        self._quiet_s = 0.0
+
+    def events(self) -> Generator[Event, None, None]:
+        """The answer, ending with one terminal. Closing it closes the connection."""
+        try:
+            while True:
+                if self._cancel.is_set():
+                    yield Cancelled(self._cancel.by, self._reader.usage if self._accepted else None)
+                    return
+                for event in self._advance() or [Tick()]:
+                    if self._cancel.is_set() and not isinstance(event, Failed):
+                        break
+                    yield event
+                    if event is self._reader.terminal or isinstance(event, Failed):
+                        return
+        finally:
+            self._steps.close()
+
+    def _advance(self) -> list[Event]:
+        """Wait for one step of the exchange, a tick at most, and read it. Only time that was spent waiting here counts
+        as the server's silence: a slow reader of ours is not its fault."""
+        began = time.monotonic()
+        ended = False
+        error: HttpError | ValueError | None = None
+        step: Step = None
+        try:
+            step = next(self._steps)
+        except StopIteration:
+            ended = True
+        except (HttpError, ValueError) as problem:
+            error = problem
+        self._quiet_s += time.monotonic() - began
+        if error is not None:
+            return self._broken(error)
+        if ended:
+            return self._ended()
+        events = self._read(step)
+        if events or self._reader.terminal is not None:
+            return events
+        return self._silence()
+
+    def _read(self, step: Step) -> list[Event]:
+        if step is None:
+            return []
+        if isinstance(step, Connected):
+            self._connected = True
+            self._quiet_s = 0.0
+            return []
+        if isinstance(step, Head):
+            return self._begin(step)
+        assert self._head is not None
+        if not self._accepted:
+            self._quiet_s = 0.0
+            self._body += step
+            return self._refused() if len(self._body) >= MAX_ERROR_BYTES else []
+        if self._whole:
+            self._quiet_s = 0.0
+            self._body += step
+            if len(self._body) > MAX_WHOLE_BYTES:
+                return self._fail(
+                    FailKind.PROTOCOL, f"{self._plan.who}'s answer is larger than {MAX_WHOLE_BYTES} bytes"
+                )
+            return []
+        try:
+            items = self._decoder.feed(step)
+        except SseTooLong as error:
+            return self._fail(FailKind.PROTOCOL, f"{self._plan.who} broke the protocol: {error}")
+        if any(isinstance(item, SseEvent) for item in items):
+            self._quiet_s = 0.0  # comments are no sign of life of the model
+        return self._reader.items(items)
+
+    def _begin(self, head: Head) -> list[Event]:
+        self._on_contact(None)
+        self._head = head
+        self._quiet_s = 0.0
+        if not 200 <= head.status < 300:
+            return []
+        kind = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in ("", "text/event-stream", "text/plain", "application/octet-stream"):
+            self._whole = kind == "application/json" or kind.endswith("+json")
+            if not self._whole:
+                return self._fail(FailKind.PROTOCOL, f"{self._plan.who} answered {kind[:80]!r} instead of a stream")
+        self._accepted = True
+        return [Accepted()]
+
+    def _ended(self) -> list[Event]:
+        """The answer's body is whole."""
+        if not self._accepted:
+            return self._refused()
+        if self._whole:
+            return self._reader.whole(bytes(self._body))
+        return self._reader.end(self._decoder.end())
+
+    def _refused(self) -> list[Event]:
+        assert self._head is not None
+        status = self._head.status
+        if status < 400:
+            where = ", a redirect; give the URL of the server itself" if 300 <= status < 400 else ""
+            return self._fail(FailKind.PROTOCOL, f"{self._plan.who} answered {status}{where}")
+        problem = problem_of_body(bytes(self._body[:MAX_ERROR_BYTES]), self._head.reason)
+        return [refusal(status, problem, self._head.headers.get("retry-after"), self._plan.who)]
+
+    def _broken(self, error: HttpError | ValueError) -> list[Event]:
+        """The exchange ended badly."""
+        if self._head is not None and not self._accepted:
+            return self._refused()
+        if isinstance(error, ConnectFailed):
+            self._on_contact(str(error))
+            return self._fail(FailKind.NOT_STARTED, str(error))
+        if not isinstance(error, HttpError):
+            return self._fail(FailKind.REFUSED, str(error))
+        if self._head is None:
+            self._on_contact(str(error))
+        kind = FailKind.PROTOCOL if isinstance(error, BadAnswer) else FailKind.DIED
+        return self._cut(kind, f"{self._plan.who}: {error}")
+
+    def _silence(self) -> list[Event]:
+        plan, quiet_s = self._plan, self._quiet_s
+        if self._head is None:
+            if not self._connected or quiet_s < plan.first_byte_s:  # connecting has its own limit
+                return []
+            why = f"{plan.who} sent nothing for {plan.first_byte_s:g} s"
+            self._on_contact(why)
+            return self._fail(FailKind.SILENT, why)
+        if not self._accepted:
+            return self._refused() if quiet_s >= min(ERROR_BODY_S, plan.silence_s) else []
+        limit_s = min(plan.silence_s, FINISH_GRACE_S) if self._reader.finish_seen else plan.silence_s
+        if quiet_s < limit_s:
+            return []
+        return self._cut(FailKind.SILENT, f"{plan.who} said nothing for {plan.silence_s:g} s")
+
+    def _cut(self, kind: FailKind, how: str) -> list[Event]:
+        pending: list[SseItem] = [] if self._whole or self._head is None else self._decoder.end()
+        return self._reader.cut(kind, how, pending)
+
+    def _fail(self, kind: FailKind, message: str) -> list[Event]:
+        return [Failed(kind, message, self._reader.usage if self._accepted else None)]
