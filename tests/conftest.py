@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--server-command",
         metavar="COMMAND",
         default=None,
-        help="the server under the end-to-end tests, as one shell-quoted string (default: this checkout's python -m serve)",
+        help="the server of the end-to-end tests, one shell-quoted string (default: this checkout's python -m serve)",
     )
     group.addoption("--long", action="store_true", help="run the tests marked long, too")
 
