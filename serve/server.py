@@ -71,6 +71,7 @@ IO_TIMEOUT_S = 60.0
 """How long a client may be slow with one read or write before its connection is given up."""
 PEER_CHECK_S = 0.1
 PREFLIGHT_MAX_AGE_S = 600
+PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
 
 
 class ClientGone(Exception):
@@ -213,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
     # --- answers that are not streamed ---------------------------------------------------------------
 
     def _headers(self, status: int, headers: Mapping[str, str]) -> bytes:
-        phrase = HTTPStatus(status).phrase if status in HTTPStatus else ""
+        phrase = PHRASES.get(status, "")
         lines = [f"HTTP/1.1 {status} {phrase}", f"Server: {self.server_version}", f"Date: {self.date_time_string()}"]
         lines += [f"{name}: {value}" for name, value in {**headers, **self._cors_headers()}.items()]
         lines.append(f"x-request-id: {self.request_id}")
@@ -243,8 +244,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Write a whole answer in one write."""
-        self._answered = True
         head = self._headers(status, headers)
+        self._answered = True
         self.wfile.write(head if self.command == "HEAD" else head + body)
 
     def send_json(self, status: int, value: object, headers: Mapping[str, str] | None = None) -> None:

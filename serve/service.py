@@ -26,7 +26,7 @@ from serve.outcomes import record_of
 from serve.parse.chat import SAMPLING_KEYS, tool_name, unsupported_part
 from serve.request import BadRequest, GenerateRequest, Json
 from serve.structured import FormatError, StructuredCheck, structured_check
-from serve.template import ChatTemplate
+from serve.template import ChatTemplate, encode_prompt
 from serve.tokenizer import Tokenizer
 from serve.verify import verified
 
@@ -271,10 +271,9 @@ class Service:
         if self.template is None or self.tokenizer is None:
             raise BadRequest("this engine takes chats, not token ids")
         try:
-            prompt = self.template.render(messages, tools=tools or None, **kwargs)
+            ids = encode_prompt(self.template, self.tokenizer, messages, tools or None, kwargs)
         except ValueError as error:
             raise BadRequest(f"messages: {error}", "messages") from None
-        ids = self.tokenizer.encode(prompt, parse_special=True)
         thinking = kwargs.get("enable_thinking") is not False
         context = self.engine.facts.max_context
         if context is None:  # not started yet: the engine itself will say
