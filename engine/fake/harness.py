@@ -10,16 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from .commands import parse_request
 from .launch import args, argv, exe, script_path
 
 _POLL_S = 0.003
 _Value = TypeVar("_Value")
-
-JsonValue: TypeAlias = "Mapping[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
-StepValue: TypeAlias = dict[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Command:
 class FakeEngine:
     """One script with its state folder. Thread-safe; one object per engine under test."""
 
-    def __init__(self, script: Mapping[str, JsonValue] | Path | str, state_dir: Path) -> None:
+    def __init__(self, script: Mapping[str, object] | Path | str, state_dir: Path) -> None:
         """`script`: the script itself, its file, or the name of a ready one. The folder is made if needed.
 
         Raises: FileNotFoundError: there is no such script.

@@ -71,11 +71,11 @@ class Loop:
             self._turn(serving=False)
 
     def _turn(self, serving: bool) -> None:
+        moved = serving and self._begin_next()
         for line in self._inbox.take():
             self._command(line)
-        moved = serving and self._front is None and bool(self._waiting)
-        if moved:
-            self._begin(self._waiting.pop(0))
+            if serving:  # at once: the next line may be this request's STOP
+                moved |= self._begin_next()
         for run in self._turns():
             if run.ready():
                 moved = True
@@ -157,6 +157,12 @@ class Loop:
         self._settle(run)
 
     # --- requests ------------------------------------------------------------------------------------
+
+    def _begin_next(self) -> bool:
+        if self._front is not None or not self._waiting:
+            return False
+        self._begin(self._waiting.pop(0))
+        return True
 
     def _begin(self, request: Request) -> None:
         refusal = self._refusal(request)

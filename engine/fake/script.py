@@ -318,7 +318,7 @@ OK_ANSWER: Json = [{"text": "Let me see.</think>Hello, world."}, {"end_token": T
 
 _KEYS = (
     "title", "expect", "context", "can_stop", "batch_slots", "info", "ready_line", "crlf", "vocab", "obey_max_new",
-    "start", "after_ready", "requests", "then",
+    "ignore", "start", "after_ready", "requests", "then",
 )  # fmt: skip
 
 
@@ -343,7 +343,9 @@ class Script:
         self.crlf = _bool(values.get("crlf", False), place + "crlf")
         self.vocab = _count(values.get("vocab", 0), place + "vocab")
         self.obey_max_new = _bool(values.get("obey_max_new", True), place + "obey_max_new")
-        self.start = _plain_steps(values.get("start", []), place + "start")
+        ignored = _some_of(IGNORABLE)(values.get("ignore", []), place + "ignore")
+        self.start = [Step("ignore", ignored, {})] if ignored else []
+        self.start += _plain_steps(values.get("start", []), place + "start")
         self.after_ready = _plain_steps(values.get("after_ready", []), place + "after_ready")
         self.rules = _rules(values.get("requests", []), place + "requests")
         self.then = _one_of(THEN)(values.get("then", "repeat"), place + "then")
