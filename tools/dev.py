@@ -121,7 +121,7 @@ def venv_python(venv: Path) -> Path:
 # --- making it ---------------------------------------------------------------------------------------
 
 
-def ensure_environment(root: Path, extras: frozenset[str], pip_options: Sequence[str] = ()) -> Path:
+def ensure_environment(root: Path, extras: frozenset[str]) -> Path:
     """The interpreter of an environment that has the project and these extras. Blocks while another run makes it.
 
     Raises: SetupError: it could not be made.
@@ -136,7 +136,7 @@ def ensure_environment(root: Path, extras: frozenset[str], pip_options: Sequence
             found = read_stamp(venv)  # another run may have finished it meanwhile
             if found is None or not found.serves(wanted):
                 _prepare(venv, found, wanted, lock)
-                _install(venv, wanted.joined(found), pip_options, lock)
+                _install(venv, wanted.joined(found), lock)
     except OSError as error:
         raise SetupError(f"{venv.name} could not be made: {error}") from error
     return venv_python(venv)
@@ -152,13 +152,13 @@ def _prepare(venv: Path, found: Stamp | None, wanted: Stamp, lock: int) -> None:
     (venv / STAMP).unlink(missing_ok=True)
 
 
-def _install(venv: Path, wanted: Stamp, pip_options: Sequence[str], lock: int) -> None:
+def _install(venv: Path, wanted: Stamp, lock: int) -> None:
     _say(f"installing strata-serve and what it needs ({', '.join(sorted(wanted.extras)) or 'no extras'}) ...")
     target = f".[{','.join(sorted(wanted.extras))}]" if wanted.extras else "."
     command = [str(venv_python(venv)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     if not sys.stderr.isatty():
         command.append("--quiet")  # a log wants what went wrong, not hundreds of lines of what went well
-    code, errors = run_child([*command, *pip_options, "--editable", target], cwd=venv.parent, lock=lock)
+    code, errors = run_child([*command, "--editable", target], cwd=venv.parent, lock=lock)
     if code:
         raise SetupError(f"the packages could not be installed: {pip_cause(errors)}")
     write_stamp(venv, wanted)
