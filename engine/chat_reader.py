@@ -109,12 +109,16 @@ class ChatReader:
         """Nothing more will come, and not because the upstream was done. An answer whose finish word came is whole all
         the same: only usage and the end marker are missing, unless what is left looks like an error."""
         events: list[Event] = []
+        problem: Problem | None = None
         fragments = ""
         for item in pending:
-            fragments += f"\n{item.data}" if isinstance(item, SseEvent) else ""
-            if isinstance(item, SseOdd):
-                self._keep_odd(item)
-        problem = _problem_in_text(fragments) or self._odd_problem()
+            if isinstance(item, SseEvent) and item.name == "error":
+                problem = problem or problem_of_body(item.data.encode(), "no reason given")
+            elif isinstance(item, SseEvent):
+                fragments += f"{item.data}\n"
+            elif isinstance(item, SseOdd):
+                fragments += f"{_line(item)}\n"
+        problem = problem or _problem_in_text(fragments) or _problem_in_text(self._odd + fragments)
         if problem is not None:
             self._fail_by(events, problem)
         elif self.finish_seen and "err" not in (fragments + self._odd).lower():
@@ -245,8 +249,7 @@ class ChatReader:
     # --- what is no event --------------------------------------------------------------------------
 
     def _keep_odd(self, item: SseOdd) -> None:
-        line = f"{item.field}: {item.value}" if item.field else item.value
-        self._odd = f"{self._odd}{line}\n"[:MAX_ODD_CHARS]
+        self._odd = f"{self._odd}{_line(item)}\n"[:MAX_ODD_CHARS]
 
     def _odd_problem(self) -> Problem | None:
         return _problem_in_text(self._odd) if self._odd else None
@@ -307,6 +310,10 @@ def _object(text: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise _Broken(f"its data is not a JSON object: {text[:80]!r}")
     return cast("Mapping[str, object]", value)
+
+
+def _line(item: SseOdd) -> str:
+    return f"{item.field}: {item.value}" if item.field else item.value
 
 
 def _problem_in_text(text: str) -> Problem | None:

@@ -110,7 +110,7 @@ def exchange(
     tick_s: float,
     tls: ssl.SSLContext | None = None,
 ) -> Generator[Step, None, None]:
-    """Send one request and yield `Connected`, the answer's `Head`, body pieces (decoded), and None at least every `tick_s`
+    """Send one request; yield `Connected`, the answer's `Head`, body pieces (decoded), and None at least every `tick_s`
     seconds while nothing comes. Returning means that the answer is whole. `path` is absolute (the origin's base is not
     added).
 
