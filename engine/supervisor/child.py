@@ -1,0 +1,80 @@
+"""What a life needs from the operating system for one child process; and which system's way is used here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+
+class SpawnError(Exception):
+    """The program could not be started; the message says which and why."""
+
+
+class Child(Protocol):
+    """One process with pipes at stdin, stdout and stderr. All its methods may be called from any thread."""
+
+    pid: int
+
+    def wait_exit(self, timeout_s: float | None) -> bool:
+        """Whether the process is gone. Blocks up to `timeout_s`, until the exit or until `wake`. Does not reap."""
+        ...
+
+    def wake(self) -> None:
+        """End a running `wait_exit`, or the next one, early."""
+        ...
+
+    def exit_code(self) -> int | None:
+        """After the exit; minus the signal number where a signal ended it."""
+        ...
+
+    def read_stdout(self) -> bytes:
+        """The next bytes; b"" at the end, or when `finish_reading` was called and the pipe is empty. Blocks."""
+        ...
+
+    def read_stderr(self) -> bytes: ...
+
+    def finish_reading(self) -> None:
+        """Let readers and writers come to their end although somebody else may hold the pipes open."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write all of it to stdin. Blocks. Raises: OSError: the pipe is closed, or `finish_reading` was called."""
+        ...
+
+    def note_tree(self) -> None:
+        """Remember the processes below this one, for `kill_tree` and `sweep`."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask the process to end (POSIX: SIGTERM; Windows has no such way: nothing)."""
+        ...
+
+    def kill_tree(self) -> None:
+        """Kill the process and those below it."""
+        ...
+
+    def sweep(self) -> None:
+        """After the exit: kill what it left behind, then give its process id back to the system."""
+        ...
+
+    def close(self) -> None:
+        """Close all pipes. No reader or writer may be at work."""
+        ...
+
+
+Spawn = Callable[[Sequence[str], str | None, Mapping[str, str] | None], Child]
+
+
+def spawn(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> Child:
+    """Start a program on this thread, which must live as long as the child does (Linux ties the two together).
+
+    `env` is added to our own. Raises: SpawnError.
+    """
+    if sys.platform == "win32":
+        from engine.supervisor.windows import WindowsChild
+
+        return WindowsChild(argv, cwd, env)
+    from engine.supervisor.posix import PosixChild
+
+    return PosixChild(argv, cwd, env)
