@@ -22,7 +22,7 @@ class Dialogue:
     def __init__(self, script: Mapping[str, object] | Path | str, state_dir: Path) -> None:
         self.fake = FakeEngine(script, state_dir)
         self.chunks: queue.Queue[bytes] = queue.Queue()
-        self._rest = b""
+        self._rest = bytearray()
         self._log: list[bytes] = []
 
     def __enter__(self) -> Dialogue:
@@ -69,11 +69,13 @@ class Dialogue:
             chunk = self.chunks.get(timeout=DEADLINE_S)
             if not chunk:
                 self.chunks.put(b"")
-                taken, self._rest = self._rest, b""
+                taken = bytes(self._rest)
+                self._rest.clear()
                 return taken
             self._rest += chunk
         at = self._rest.index(end) + len(end)
-        taken, self._rest = self._rest[:at], self._rest[at:]
+        taken = bytes(self._rest[:at])
+        del self._rest[:at]
         return taken
 
     def line(self) -> str:
