@@ -1,0 +1,56 @@
+"""Characters from bytes that come in any pieces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.assemble.detokenizer import Detokenizer
+
+TABLE = {
+    "ascii": (b"hello", "hello"),
+    "two bytes": ("é".encode(), "é"),
+    "Korean": ("안녕".encode(), "안녕"),
+    "emoji": ("😀x".encode(), "😀x"),
+    "NUL and control characters stay": (b"a\x00\x1b\x07b", "a\x00\x1b\x07b"),
+    "line separators stay": ("a\u2028\u2029\u0085b".encode(), "a\u2028\u2029\u0085b"),
+    "0xFF": (b"a\xffb", "a\ufffdb"),
+    "a lone continuation": (b"a\x80b", "a\ufffdb"),
+    "half a surrogate pair": (b"a\xed\xa0\xbdb", "a\ufffd\ufffd\ufffdb"),
+    "a whole pair, encoded apart": (b"\xed\xa0\xbd\xed\xb8\x80", "\ufffd" * 6),
+    "a character broken by another": (b"\xe4\xbdA", "\ufffdA"),
+    "overlong": (b"\xc0\xaf", "\ufffd\ufffd"),
+    "cut at the end": (b"a\xe4\xbd", "a\ufffd"),
+    "cut after one byte of four": (b"\xf0", "\ufffd"),
+    "nothing": (b"", ""),
+}
+
+
+@pytest.mark.parametrize("data, text", TABLE.values(), ids=TABLE)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_bytes_in_any_pieces_become_whole_characters(data: bytes, text: str, size: int) -> None:
+    decoder = Detokenizer()
+    pieces = [decoder.feed(data[at : at + size]) for at in range(0, len(data), size)]
+    assert "".join(pieces) + decoder.flush() == text
+
+
+def test_character_split_over_tokens_is_held_until_it_is_whole() -> None:
+    decoder = Detokenizer()
+    assert [decoder.feed(bytes([byte])) for byte in "😀".encode()] == ["", "", "", "😀"]
+
+
+def test_broken_character_is_given_at_once_not_at_the_end() -> None:
+    decoder = Detokenizer()
+    assert decoder.feed(b"\xe4\xbd") == ""
+    assert decoder.feed(b"A") == "\ufffdA"
+    assert decoder.feed(b"\xff") == "\ufffd"
+    assert decoder.flush() == ""
+
+
+@given(st.lists(st.binary(max_size=6), max_size=12))
+def test_no_cut_changes_the_text_and_no_half_surrogate_comes_out(pieces: list[bytes]) -> None:
+    decoder = Detokenizer()
+    text = "".join([decoder.feed(piece) for piece in pieces]) + decoder.flush()
+    assert text == b"".join(pieces).decode("utf-8", "replace")
+    text.encode("utf-8")
