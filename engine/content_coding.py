@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Protocol
 
 PIECE_BYTES = 1 << 20
@@ -65,9 +66,11 @@ class _Inflate:
                     self._head = data
                     return
                 self._inflate = zlib.decompressobj(self._window(data))
+            before = self._inflate.copy()
             try:
                 piece = self._inflate.decompress(data, PIECE_BYTES)
             except zlib.error as error:
+                yield from _good_part(before, data)
                 raise CodingDamaged(f"the {self._coding} body is damaged: {error}") from None
             data = self._inflate.unconsumed_tail or self._inflate.unused_data
             more = bool(data) or (len(piece) == PIECE_BYTES and not self._inflate.eof)
@@ -77,6 +80,15 @@ class _Inflate:
     def _window(self, data: bytes) -> int:
         bare = data[0] & 0x0F != 8 or (data[0] << 8 | data[1]) % 31 != 0  # RFC 1950 §2.2: CM and FCHECK
         return -zlib.MAX_WBITS if self._coding == "deflate" and bare else _ANY_WRAPPER
+
+
+def _good_part(inflate: zlib._Decompress, data: bytes) -> Iterator[bytes]:  # pyright: ignore[reportPrivateUsage] - as above
+    """What can be read of a damaged piece: zlib gives nothing of a call that meets the damage."""
+    with suppress(zlib.error):
+        for i in range(len(data)):
+            piece = inflate.decompress(data[i : i + 1])
+            if piece:
+                yield piece
 
 
 def decoder_for(coding: str) -> Decoder:

@@ -151,6 +151,9 @@ class UpstreamEngine:
         if not isinstance(request, ChatRequest):
             yield Failed(FailKind.INTERNAL, "this engine speaks chat, not token ids")
             return
+        if self._closed.is_set():
+            yield Failed(FailKind.NOT_STARTED, "the engine is closed")
+            return
         body = call_body(self._plan, request.body, self._model)
         headers = call_headers(self._plan, request.headers)
         while not self._slots.acquire(timeout=TICK_S):

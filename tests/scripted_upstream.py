@@ -151,7 +151,12 @@ class ScriptedUpstream:
     """The server. `chat` answers every POST; `pages` are the answers to GETs. Use it as a context manager."""
 
     def __init__(
-        self, chat: Script, pages: Mapping[str, bytes] | None = None, *, tls: ssl.SSLContext | None = None
+        self,
+        chat: Script,
+        pages: Mapping[str, bytes] | None = None,
+        *,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.chat = chat
         self.pages: dict[str, bytes] = {"/v1/models": answer(json.dumps(MODELS).encode())} | dict(pages or {})
@@ -160,7 +165,7 @@ class ScriptedUpstream:
         self._tls = tls
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, name="scripted-accept")
 
