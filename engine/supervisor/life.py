@@ -151,7 +151,7 @@ class Life:
             child = self._start()
             if child is not None:
                 self._watch_over(child)
-        except Exception:  # noqa: BLE001 - the thread's top: whatever happens, nobody may wait for ever
+        except Exception:  # the thread's top: whatever happens, nobody may wait for ever
             log.exception("supervising a child failed")
             if self.child is not None:
                 self.child.kill_tree()
@@ -239,7 +239,7 @@ class Life:
                         break
                     if self._callbacks.on_line(self.number, line) and self.ready_at_s is None:
                         self._ready()
-        except Exception:  # noqa: BLE001 - a reader thread: a fault in a callback must end the life, not the thread
+        except Exception:  # a reader thread: a fault in a callback must end the life, not only the thread
             log.exception("reading a child's output failed")
             self.kill("internal error while reading the engine's output", FailKind.INTERNAL)
         if not self.exited.wait(EXIT_AFTER_EOF_S):

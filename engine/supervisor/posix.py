@@ -266,8 +266,8 @@ def _kill_writers(fd: int) -> None:
         if pid == os.getpid():
             continue
         with contextlib.suppress(OSError, ValueError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                if os.readlink(entry.path) == pipe and _is_writer(pid, entry.name):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                if str(entry.readlink()) == pipe and _is_writer(pid, entry.name):
                     os.kill(pid, signal.SIGKILL)
                     break
 

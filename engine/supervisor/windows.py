@@ -77,9 +77,7 @@ if sys.platform == "win32":
             return None
         limits = _ExtendedLimits()
         limits.basic.limit_flags = KILL_ON_JOB_CLOSE
-        if not _kernel32.SetInformationJobObject(
-            job, JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)
-        ):
+        if not _kernel32.SetInformationJobObject(job, JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)):
             _kernel32.CloseHandle(job)
             return None
         return int(job)

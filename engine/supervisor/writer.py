@@ -20,6 +20,8 @@ class Sending:
         self.deadline_s = time.monotonic() + timeout_s
         self._done = threading.Event()
         self._written = False
+        self.settled_at_s: float | None = None
+        """When it was written, or found impossible (monotonic clock)."""
 
     def wait(self, timeout_s: float) -> bool:
         """Whether all of it is written. Blocks up to `timeout_s`; False at once if the life is over."""
@@ -33,6 +35,7 @@ class Sending:
 
     def settle(self, written: bool) -> None:
         self._written = written
+        self.settled_at_s = time.monotonic()
         self._done.set()
 
 
