@@ -46,6 +46,8 @@ class Writer:
         self._queue: deque[Sending] = deque()
         self._changed = threading.Condition()
         self._stopped = False
+        self._current: Sending | None = None
+        """What `run` is writing now."""
 
     def put(self, data: bytes, timeout_s: float) -> Sending:
         """Queue a write. Does not block; after `stop` it has failed at once."""
@@ -72,7 +74,9 @@ class Writer:
 
     def _fail_all(self) -> None:
         while self._queue:
-            self._queue.popleft().settle(False)
+            sending = self._queue.popleft()
+            if sending is not self._current:  # that one is written or not as its write says
+                sending.settle(False)
 
     def run(self, write: Callable[[bytes], None]) -> None:
         """Write until stopped or until a write fails."""
@@ -81,13 +85,15 @@ class Writer:
                 self._changed.wait_for(lambda: bool(self._queue) or self._stopped)
                 if self._stopped:
                     return
-                sending = self._queue[0]
+                sending = self._current = self._queue[0]
             try:
                 write(sending.data)
             except (OSError, ValueError):  # the pipe is closed; the exit is seen elsewhere
                 self.stop()
+                sending.settle(False)
                 return
             with self._changed:
                 if self._queue and self._queue[0] is sending:
                     self._queue.popleft()
-                    sending.settle(True)
+                self._current = None
+                sending.settle(True)
