@@ -207,7 +207,7 @@ def _value(option: Option, given: object, file: Mapping[str, object]) -> object:
         return option.default
     try:
         if option.repeat:
-            items = cast("list[object]", raw) if isinstance(raw, list) else [raw]
+            items: list[object] = cast("list[object]", raw) if isinstance(raw, list) else [raw]
             return tuple(option.parse(item) for item in items)
         value = option.parse(raw)
     except (TypeError, ValueError) as error:
