@@ -24,6 +24,8 @@ class Answer:
         self.sending: Sending | None = None
         """Its command on the way to the engine; None while it waits for its turn."""
         self.slot: int | None = None
+        self.heard = False
+        """The engine said something about it: it has the command, whatever the writing thread knows yet."""
         self.generated = 0
         self.cached = 0
         self.progress: tuple[int, int] | None = None
@@ -39,6 +41,7 @@ class Answer:
     # --- the reader's side ---------------------------------------------------------------------------
 
     def token(self, token: int) -> None:
+        self.heard = True
         self.generated += 1
         self.progress = None
         if not self.left:
@@ -70,6 +73,15 @@ class Answer:
     def was_written(self) -> bool:
         """Whether the engine was given the whole command."""
         return self.sending is not None and self.sending.wait(0.0)
+
+    @property
+    def never_taken(self) -> bool:
+        """Whether the engine was gone before it saw a byte of the command: the next life can have it."""
+        return self.sending is not None and self.sending.failed and self.sending.untouched and not self.left
+
+    def requeue(self) -> None:
+        self.sending = None
+        self.slot = None
 
     def leave(self) -> None:
         """The reader is gone."""

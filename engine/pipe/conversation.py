@@ -182,6 +182,7 @@ class Conversation:
 
     def _read_on(self, line: PromptProgress) -> None:
         if self.front is not None and self.front.generated == 0:
+            self.front.heard = True
             self.front.progress = (line.done, line.total)
             self.front.push(Progress(line.done, line.total))
 
@@ -299,6 +300,7 @@ def _token(answer: Answer, token: int) -> None:
 
 
 def _end(answer: Answer, finish: str) -> None:
+    answer.heard = True
     if answer.left or answer.cancel.is_set():
         answer.end(Cancelled(answer.cancel.by, answer.usage()))
     elif finish in ("stop", "length"):
@@ -308,6 +310,7 @@ def _end(answer: Answer, finish: str) -> None:
 
 
 def _refuse(answer: Answer, err: Err) -> None:
+    answer.heard = True
     text = f"the engine said: {_cut(err.text)}" if err.text else "the engine refused the request without a reason"
     if answer.generated:
         answer.fail(FailKind.ERR, text)

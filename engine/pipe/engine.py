@@ -392,7 +392,11 @@ class PipeEngine:
         with self._lock:
             self._exit_code = death.exit_code
             if self._talk.life == life:
-                for answer in self._talk.drop_all():
+                for answer in reversed(self._talk.drop_all()):
+                    if answer.never_taken and not self._supervisor.closed:
+                        answer.requeue()
+                        self._waiting.appendleft(answer)
+                        continue
                     answer.fail(death.kind, f"{death.note()}; {RESTART_NOTE}", death.exit_code)
             self._wake_waiting()
 

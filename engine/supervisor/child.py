@@ -11,6 +11,10 @@ class SpawnError(Exception):
     """The program could not be started; the message says which and why."""
 
 
+class NothingWritten(BrokenPipeError):
+    """The pipe was closed before the first byte of a write."""
+
+
 class Child(Protocol):
     """One process with pipes at stdin, stdout and stderr. All its methods may be called from any thread."""
 
@@ -39,7 +43,8 @@ class Child(Protocol):
         ...
 
     def write(self, data: bytes) -> None:
-        """Write all of it to stdin. Blocks. Raises: OSError: the pipe is closed, or `finish_reading` was called."""
+        """Write all of it to stdin. Blocks. Raises: OSError: the pipe is closed, or `finish_reading` was called
+        (`NothingWritten`: before the first byte)."""
         ...
 
     def note_tree(self) -> None:

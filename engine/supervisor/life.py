@@ -29,6 +29,7 @@ EXIT_AFTER_EOF_S = 0.25
 """Between the end of its output and its exit a process may still be tidying up."""
 LOG_AFTER_EXIT_S = 0.2
 KILL_AGAIN_S = 1.0
+TELL_ANYWAY_S = 2.0
 JOIN_S = 2.0
 KILLED_EXIT_CODE = 1 if sys.platform == "win32" else -9
 STUCK_S = 10.0
@@ -103,7 +104,7 @@ class Life:
         self._closed_output = False
         self._told = False
         self._oom: OomWatch | None = None
-        self._killed_s: float | None = None
+        self._first_kill_s: float | None = None
 
     def begin(self) -> None:
         self._thread("life", self._run)
@@ -208,9 +209,11 @@ class Life:
         """Do what is due; say in how many seconds something will be."""
         now_s = time.monotonic()
         if self.over:
-            if self._killed_s is None or now_s - self._killed_s >= KILL_AGAIN_S:
-                self._killed_s = now_s
-                child.kill_tree()
+            if self._first_kill_s is None:
+                self._first_kill_s = now_s
+            elif now_s - self._first_kill_s >= TELL_ANYWAY_S:
+                self._tell_end(child)  # a process that the kernel cannot end: nobody may wait for it
+            child.kill_tree()
             return KILL_AGAIN_S
         waits: list[float] = []
         if self._start_timeout_s is not None and self.ready_at_s is None:

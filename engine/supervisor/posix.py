@@ -19,7 +19,7 @@ from typing import IO, cast
 
 import psutil
 
-from engine.supervisor.child import SpawnError
+from engine.supervisor.child import NothingWritten, SpawnError
 
 CHUNK_BYTES = 65_536
 AFTER_EXIT_BYTES = 1 << 20
@@ -32,17 +32,21 @@ class PosixChild:
     """See `engine.supervisor.child.Child`."""
 
     def __init__(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> None:
-        self._process = _start(argv, cwd, None if env is None else {**os.environ, **env})
+        self._wake_r, self._wake_w, self._over_r, self._over_w = _two_pipes()  # `over` is told by closing its write end
+        try:
+            self._process = _start(argv, cwd, None if env is None else {**os.environ, **env})
+        except BaseException:
+            for fd in (self._wake_r, self._wake_w, self._over_r, self._over_w):
+                os.close(fd)
+            raise
         self.pid = self._process.pid
         self._stdin, self._stdout, self._stderr = (
             cast("IO[bytes]", stream).fileno()
             for stream in (self._process.stdin, self._process.stdout, self._process.stderr)
         )
         os.set_blocking(self._stdin, False)
-        self._pidfd = _pidfd(self.pid)
-        self._wake_r, self._wake_w = os.pipe()
-        self._over_r, self._over_w = os.pipe()  # its write end closes when the reading is to be finished
         os.set_blocking(self._wake_w, False)
+        self._pidfd = _pidfd(self.pid)
         self._over = False
         self._left_bytes = {self._stdout: AFTER_EXIT_BYTES, self._stderr: AFTER_EXIT_BYTES}
         self._lock = threading.Lock()
@@ -139,6 +143,10 @@ class PosixChild:
             except BlockingIOError:
                 if self._over_r in [fd for fd, _ in poll.poll()]:
                     raise BrokenPipeError("the child is gone") from None
+            except BrokenPipeError as error:
+                if len(view) == len(data):
+                    raise NothingWritten("the child is gone") from error
+                raise
 
     # --- the end -------------------------------------------------------------------------------------
 
@@ -195,10 +203,26 @@ class PosixChild:
                     os.close(fd)
 
 
+def _two_pipes() -> tuple[int, int, int, int]:
+    try:
+        first = os.pipe()
+        try:
+            return (*first, *os.pipe())
+        except OSError:
+            for fd in first:
+                os.close(fd)
+            raise
+    except OSError as error:
+        raise SpawnError(f"no descriptor is left for a child process: {error.strerror}") from None
+
+
 def _start(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
     if sys.platform != "linux" or not sys.executable:
         return _popen(argv, argv[0], cwd, env)
-    error_r, error_w = os.pipe()
+    try:
+        error_r, error_w = os.pipe()
+    except OSError as error:
+        raise SpawnError(f"no descriptor is left for a child process: {error.strerror}") from None
     try:
         keep_locale = "1" if "LC_CTYPE" in (os.environ if env is None else env) else "0"
         launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(error_w), keep_locale]

@@ -21,7 +21,7 @@ if sys.platform == "win32":
 
     import psutil
 
-    from engine.supervisor.child import SpawnError
+    from engine.supervisor.child import NothingWritten, SpawnError
 
     log = logging.getLogger("strata.supervisor")
 
@@ -164,7 +164,12 @@ if sys.platform == "win32":
         def write(self, data: bytes) -> None:
             view = memoryview(data)
             while view:
-                view = view[os.write(self._stdin, view) :]
+                try:
+                    view = view[os.write(self._stdin, view) :]
+                except OSError as error:
+                    if len(view) == len(data):
+                        raise NothingWritten("the child is gone") from error
+                    raise
 
         def note_tree(self) -> None:
             with contextlib.suppress(psutil.Error, OSError):

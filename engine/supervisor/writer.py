@@ -10,6 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from engine.supervisor.child import NothingWritten
+
 
 class Sending:
     """One write to the child's stdin on its way."""
@@ -20,6 +22,8 @@ class Sending:
         self.deadline_s = time.monotonic() + timeout_s
         self._done = threading.Event()
         self._written = False
+        self.untouched = True
+        """Not one byte of it was written, as far as is known."""
         self.settled_at_s: float | None = None
         """When it was written, or found impossible (monotonic clock)."""
 
@@ -86,8 +90,14 @@ class Writer:
                 if self._stopped:
                     return
                 sending = self._current = self._queue[0]
+                sending.untouched = False
             try:
                 write(sending.data)
+            except NothingWritten:
+                sending.untouched = True
+                self.stop()
+                sending.settle(False)
+                return
             except (OSError, ValueError):  # the pipe is closed; the exit is seen elsewhere
                 self.stop()
                 sending.settle(False)
