@@ -308,9 +308,9 @@ def test_nothing_that_is_read_again_grows_with_the_answer(opening: str, parse: P
 def test_late_token_takes_as_many_steps_as_an_early_one(opening: str, parse: ParseConfig) -> None:
     pieces = [opening.encode() or b".", WORDS.encode()]
     answer = assemble(
-        iter([Token(0), *(Token(1) for _ in range(4_000)), STOP]), PieceTokenizer(pieces), parse, lambda: "call"
+        iter([Token(0), *(Token(1) for _ in range(1_000)), STOP]), PieceTokenizer(pieces), parse, lambda: "call"
     )
-    counts = [_steps_of(lambda: [next(answer) for _ in range(200)]) for _ in range(20)]
+    counts = [_steps_of(lambda: [next(answer) for _ in range(50)]) for _ in range(20)]
     assert max(counts[10:]) <= max(counts[1:10])
 
 
