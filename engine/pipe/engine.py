@@ -38,6 +38,7 @@ SETTLE_S = 0.01
 """Between the end of a request and the next command: lines that should not come are still taken for what they are."""
 ERR_SETTLE_S = 0.02
 """So long an ERR may wait for the DONE that would make it fatal."""
+WRITE_SETTLE_S = 0.05
 DRAIN_MAX_S = 30.0
 WASTED_LIVES = 3
 """So many lives that end before anybody was served are enough for one waiting request."""
@@ -389,6 +390,9 @@ class PipeEngine:
     def _on_death(self, life: int, death: Death) -> None:
         if not death.expected:
             log.warning("%s", death.note())
+        front = self._talk.front
+        if front is not None and front.sending is not None:
+            front.sending.wait(WRITE_SETTLE_S)  # whether the engine got a byte of it is known in a moment
         with self._lock:
             self._exit_code = death.exit_code
             if self._talk.life == life:

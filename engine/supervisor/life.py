@@ -189,7 +189,7 @@ class Life:
         reader = self._thread("stdout", lambda: self._read_stdout(child))
         others = [
             self._thread("stderr", lambda: self._drain_stderr(child)),
-            self._thread("stdin", lambda: self._writer.run(child.write)),
+            self._thread("stdin", lambda: self._write_stdin(child)),
         ]
         while not child.wait_exit(self._keep_deadlines(child)):
             pass
@@ -251,6 +251,11 @@ class Life:
             self.exited.wait(STUCK_S)
         self._log_done.wait(LOG_AFTER_EXIT_S)
         self._tell_end(child)
+
+    def _write_stdin(self, child: Child) -> None:
+        self._writer.run(child.write)
+        if not self.over and not self.exited.wait(EXIT_AFTER_EOF_S):
+            self.kill(f"{self.name} closed its input while it was still running", FailKind.DIED)
 
     def _ready(self) -> None:
         with self._lock:

@@ -74,9 +74,9 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(STOP_DEADLINE_S)
-                raise AssertionError(f"the server did not stop: {self.log()}") from None
-            finally:
                 self._log.close()
+                raise AssertionError(f"the server did not stop: {self.log()}") from None
+        self._log.close()
         return self.process.returncode
 
     @property

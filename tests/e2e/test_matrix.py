@@ -42,7 +42,13 @@ POSITIONS = (
     Position("before-the-first-token", ""),
     Position("in-reasoning", "Let me see", reasoning="Let me see", thinking=True),
     Position("in-text", "Hello, wor", content="Hello, wor"),
-    Position("in-a-tool-calls-name", "Sure.<tool_call>\n<function=ad", content="Sure.", open_call=True),
+    # what was held back for a call that is not one yet is released: nothing received is lost
+    Position(
+        "in-a-tool-calls-name",
+        "Sure.<tool_call>\n<function=ad",
+        content="Sure.<tool_call>\n<function=ad",
+        open_call=True,
+    ),
     Position(
         "in-a-tool-calls-arguments",
         "Sure.<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=note>\nhal",

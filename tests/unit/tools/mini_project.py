@@ -67,14 +67,14 @@ SERVER = """
 import os, signal, sys
 from importlib.util import find_spec
 
-def end(number, frame):
+waits = "--wait" in sys.argv
+if waits:  # blocked and waited for, so that it cannot come between two instructions
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("pid", os.getpid(), "cwd", os.getcwd(), "llama", find_spec("mini_llama") is not None, sys.argv[1:], flush=True)
+if waits:
+    signal.sigwait({signal.SIGTERM})
     print("told to end", flush=True)
     sys.exit(9)
-
-signal.signal(signal.SIGTERM, end)
-print("pid", os.getpid(), "cwd", os.getcwd(), "llama", find_spec("mini_llama") is not None, sys.argv[1:], flush=True)
-if "--wait" in sys.argv:
-    signal.pause()
 sys.exit(7)
 """
 
