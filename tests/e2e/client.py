@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-DEADLINE_S = 30.0
+DEADLINE_S = 100.0
 
 
 @dataclass

@@ -25,7 +25,7 @@ def test_the_real_engine_answers_dies_and_answers_again(server_command: tuple[st
         assert first.finish_reason in ("stop", "length")
         with Connection(server.port) as connection:
             connection.post("/v1/chat/completions", chat(content="Tell me a very long story.", max_tokens=2000))
-            connection.until(b'"content": "')
+            connection.until(b'"delta": {"content": "')
             server.engine_process().kill()
             ending = check_chat_stream(connection.answer())
         assert ending.error is not None
