@@ -207,8 +207,7 @@ def _value(option: Option, given: object, file: Mapping[str, object]) -> object:
         return option.default
     try:
         if option.repeat:
-            items: list[object] = cast("list[object]", raw) if isinstance(raw, list) else [raw]
-            return tuple(option.parse(item) for item in items)
+            return tuple(option.parse(item) for item in _items(raw))
         value = option.parse(raw)
     except (TypeError, ValueError) as error:
         why = str(error) if "convert" not in str(error) and "literal" not in str(error) else "not a number"
@@ -216,6 +215,10 @@ def _value(option: Option, given: object, file: Mapping[str, object]) -> object:
     if option.choices and value not in option.choices:
         raise ConfigError(f"{option.name}: {str(raw)[:80]!r} is not one of {', '.join(option.choices)}")
     return value
+
+
+def _items(raw: object) -> list[object]:
+    return cast("list[object]", raw) if isinstance(raw, list) else [raw]
 
 
 def _read_config(path: str) -> dict[str, object]:
