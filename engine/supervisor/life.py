@@ -157,6 +157,8 @@ class Life:
             if self.child is not None:
                 self.child.kill_tree()
                 self.child.sweep()
+                self.exited.set()
+                self.child.finish_reading()
             self._tell(Death(None, f"{self.name} could not be supervised", (), time.monotonic(), FailKind.INTERNAL))
         finally:
             self.finished.set()
@@ -225,12 +227,20 @@ class Life:
             waits.append(overdue[0] - now_s)
             if waits[-1] <= 0:
                 self.kill(f"{self.name} did not read a command for {overdue[1]:g} s; it was ended", FailKind.SILENT)
-        wanted = self._callbacks.on_watch(self.number)
+        wanted = self._watch()
         if wanted is not None:
             waits.append(max(0.0, wanted))
         if self.over:
             return 0.0
         return max(0.0, min(waits)) if waits else None
+
+    def _watch(self) -> float | None:
+        try:
+            return self._callbacks.on_watch(self.number)
+        except Exception:  # this thread must go on to the end of the life
+            log.exception("watching over a child failed")
+            self.kill("internal error while watching over the engine", FailKind.INTERNAL)
+            return None
 
     # --- the other threads ---------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ be given to somebody else until everything left in them is killed.
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,8 +25,6 @@ import psutil
 from engine.supervisor.child import NothingWritten, SpawnError
 
 CHUNK_BYTES = 65_536
-AFTER_EXIT_BYTES = 1 << 20
-"""The largest pipe of an ordinary Linux user: no more can have been written before the exit."""
 POLL_STEP_S = 0.01
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
@@ -48,7 +49,7 @@ class PosixChild:
         os.set_blocking(self._wake_w, False)
         self._pidfd = _pidfd(self.pid)
         self._over = False
-        self._left_bytes = {self._stdout: AFTER_EXIT_BYTES, self._stderr: AFTER_EXIT_BYTES}
+        self._left_bytes: dict[int, int] = {}
         self._lock = threading.Lock()
         self._reaped = False
         self._noted: list[psutil.Process] = []
@@ -116,15 +117,17 @@ class PosixChild:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         poll.register(self._over_r, select.POLLIN)
-        while True:
-            ready = [found for found, _ in poll.poll()]
-            if fd not in ready:
-                return b""
-            if self._over_r in ready:
-                self._left_bytes[fd] -= CHUNK_BYTES
-                if self._left_bytes[fd] < 0:  # somebody else goes on writing
-                    return b""
+        ready = [found for found, _ in poll.poll()]
+        if fd not in ready:
+            return b""
+        if self._over_r not in ready:
             return os.read(fd, CHUNK_BYTES)
+        left = self._left_bytes.get(fd)
+        if left is None:  # what is there now came before the exit; what comes later is somebody else's
+            left = _readable_bytes(fd)
+        chunk = os.read(fd, min(CHUNK_BYTES, left)) if left else b""
+        self._left_bytes[fd] = left - len(chunk)
+        return chunk
 
     def finish_reading(self) -> None:
         with self._lock:
@@ -275,6 +278,12 @@ def _pidfd(pid: int) -> int | None:
 
 def _ms(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else max(0.0, timeout_s) * 1000.0
+
+
+def _readable_bytes(fd: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, count)
+    return count[0]
 
 
 def _hung_up(fd: int) -> bool:
