@@ -18,6 +18,7 @@ TEXT_SUFFIXES = (".py", ".md", ".toml", ".json", ".jinja", ".sh", ".yml", ".cfg"
 
 # What each package offers to others. A package that is not here offers its modules only.
 EXPORTS: dict[str, list[str]] = {
+    "engine.pipe": ["PipeEngine", "StrataEngine"],
     "engine.supervisor": ["Backoff", "ChildSpec", "Death", "Sending", "State", "Supervisor"],
     "serve.assemble": ["ParseConfig", "TokenBytes", "ToolSpec", "assemble"],
 }
