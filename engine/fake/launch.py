@@ -14,7 +14,10 @@ SCRIPTS_DIR = _HERE / "scripts"
 
 def exe() -> list[str]:
     """The program with the options that make Python start fastest: no site-packages, nothing from the environment."""
-    return [sys.executable, "-I", "-S", str(_HERE / "__main__.py")]
+    python = sys.executable
+    if sys.platform == "win32":  # a venv's python.exe is a launcher: the engine would be its child, under another pid
+        python = getattr(sys, "_base_executable", None) or python
+    return [python, "-I", "-S", str(_HERE / "__main__.py")]
 
 
 def args(script: Path, state_dir: Path | None = None) -> list[str]:

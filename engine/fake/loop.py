@@ -34,6 +34,7 @@ class Loop:
         self._out = out
         self._stage = Stage(script, state, inbox, out)
         self._waiting: list[Request] = []
+        self._early: list[str | None] = []
         self._front: Run | None = None
         self._slots: dict[int, Run] = {}
         self._gave_way: dict[int, list[Step]] = {}
@@ -71,11 +72,7 @@ class Loop:
             self._turn(serving=False)
 
     def _turn(self, serving: bool) -> None:
-        moved = serving and self._begin_next()
-        for line in self._inbox.take():
-            self._command(line)
-            if serving:  # at once: the next line may be this request's STOP
-                moved |= self._begin_next()
+        moved = self._commands() if serving else self._early_commands()
         for run in self._turns():
             if run.ready():
                 moved = True
@@ -114,6 +111,24 @@ class Loop:
         self._inbox.wait(None if wake_at == FOREVER else wake_at - now)
 
     # --- commands ------------------------------------------------------------------------------------
+
+    def _commands(self) -> bool:
+        """Heed what was read; whether a request was begun."""
+        begun = self._begin_next()
+        lines, self._early = [*self._early, *self._inbox.take()], []
+        for line in lines:
+            self._command(line)
+            begun |= self._begin_next()  # at once: the next line may be this request's STOP
+        return begun
+
+    def _early_commands(self) -> bool:
+        """Keep what was read for later, but heed the end: a process that is still loading can be ended."""
+        for line in self._inbox.take():
+            if line in (None, "QUIT"):
+                self._command(line)
+            else:
+                self._early.append(line)
+        return False
 
     def _command(self, line: str | None) -> None:
         if line is None:
@@ -178,8 +193,10 @@ class Loop:
     def _refusal(self, request: Request) -> str | None:
         if request.fault:
             return request.fault
-        if request.slot is not None and (request.slot >= self._script.batch_slots or request.slot in self._slots):
-            return f"BGEN: no such free slot (batch_slots={self._script.batch_slots})"
+        if request.slot is not None:
+            busy = request.slot in self._slots and not self._slots[request.slot].ended
+            if busy or request.slot >= self._script.batch_slots:
+                return f"BGEN: no such free slot (batch_slots={self._script.batch_slots})"
         if len(request.ids) >= self._script.context:
             return f"prompt exceeds context ({len(request.ids)} tokens, {self._script.context} fit)"
         if any(token < 0 or (self._script.vocab and token >= self._script.vocab) for token in request.ids):

@@ -108,6 +108,18 @@ def test_a_wrong_command_is_refused_and_the_engine_goes_on(tmp_path: Path, comma
         assert engine.answer()[0] == "T 97"
 
 
+def test_a_stop_that_comes_with_its_request_while_the_engine_loads_is_heard(tmp_path: Path) -> None:
+    script = {"start": [reached("loading"), cue("load")], "after_ready": [cue("load")], "requests": [[stall()]]}
+    with Dialogue(script, tmp_path) as engine:
+        engine.fake.wait_reached("loading", DEADLINE_S)
+        engine.gen()
+        engine.send("STOP")
+        engine.fake.wait_command("STOP", timeout_s=DEADLINE_S)
+        engine.fake.cue("load")
+        engine.ready()
+        assert field(engine.answer()[-1], 5) == "cancel"
+
+
 def test_a_refusal_never_falls_into_a_running_answer(tmp_path: Path) -> None:
     with Dialogue({"requests": [[text("a"), cue("go"), text("b")]]}, tmp_path) as engine:
         engine.ready()
@@ -340,6 +352,15 @@ def test_a_stop_ends_the_admission(tmp_path: Path) -> None:
         lines = engine.until("BADM")
         assert field(lines[0], 5) == "cancel"
         assert lines[1] == "BADM 0 0"
+
+
+def test_a_slot_is_free_after_its_bdone_whatever_steps_follow(tmp_path: Path) -> None:
+    with batch(tmp_path, [text("ab"), done("stop"), text("c"), stall()], [text("de")]) as engine:
+        engine.ready()
+        bgen(engine, 0)
+        engine.until("BT 0 99")
+        bgen(engine, 0)
+        assert text_of(engine.until("BDONE"), 0) == "e"
 
 
 @pytest.mark.parametrize("slot", [0, 2])

@@ -40,8 +40,6 @@ from engine.fake.builders import (
 from engine.fake.builders import signal as signal_
 from tests.unit.engine.fake.dialogue import DEADLINE_S, Dialogue, field, ids_of, text_of
 
-posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-
 
 def talk(tmp_path: Path, *steps: Step) -> Dialogue:
     return Dialogue({"requests": [list(steps)]}, tmp_path)
@@ -255,9 +253,10 @@ def test_exit_codes_and_what_was_written_before(tmp_path: Path, code: int) -> No
         assert engine.exit_code() == code
 
 
-@posix
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM"])
 def test_signals_end_it(tmp_path: Path, name: str) -> None:
+    if sys.platform == "win32":
+        pytest.skip("POSIX only")
     with talk(tmp_path, text("ab"), signal_(name)) as engine:
         engine.ready()
         engine.gen()
@@ -265,8 +264,9 @@ def test_signals_end_it(tmp_path: Path, name: str) -> None:
         assert engine.exit_code() == -signal.Signals[name]
 
 
-@posix
 def test_sigstop_halts_it_until_it_is_continued(tmp_path: Path) -> None:
+    if sys.platform == "win32":
+        pytest.skip("POSIX only")
     with talk(tmp_path, text("a"), signal_("SIGSTOP"), text("b")) as engine:
         engine.ready()
         engine.gen()
@@ -308,8 +308,9 @@ def test_a_stderr_flood_arrives_whole(tmp_path: Path) -> None:
         assert engine.log() == ("x" * 99 + "\n") * 10_000
 
 
-@posix
 def test_sigterm_can_be_ignored(tmp_path: Path) -> None:
+    if sys.platform == "win32":
+        pytest.skip("POSIX only")
     with talk(tmp_path, ignore("SIGTERM"), reached("deaf"), cue("go"), text("alive")) as engine:
         engine.ready()
         engine.gen()
@@ -343,8 +344,9 @@ def test_ignoring_from_the_start_holds_for_the_whole_life(tmp_path: Path) -> Non
         assert field(engine.answer()[-1], 5) == "stop"
 
 
-@posix
 def test_an_engine_that_reads_no_stdin_lets_the_pipe_fill(tmp_path: Path) -> None:
+    if sys.platform == "win32":
+        pytest.skip("POSIX only")
     with Dialogue({"start": [stop_reading_stdin()]}, tmp_path) as engine:
         engine.ready()
         assert engine.process.stdin

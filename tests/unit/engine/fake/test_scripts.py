@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,7 +197,6 @@ def test_garbage_between_good_lines(tmp_path: Path) -> None:
         assert b"\nT twelve\n" in data
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="ends the grandchild by a POSIX signal")
 def test_grandchild_holds_the_pipe(tmp_path: Path) -> None:
     with Dialogue("grandchild", tmp_path) as engine:
         engine.ready()
@@ -207,7 +205,7 @@ def test_grandchild_holds_the_pipe(tmp_path: Path) -> None:
         (pid,) = engine.fake.grandchildren()
         assert text_of([engine.line() for _ in HALF]) == HALF
         assert engine.chunks.empty()
-        psutil.Process(pid).send_signal(signal.SIGKILL)
+        psutil.Process(pid).kill()
         assert engine.rest() == ""
 
 
