@@ -43,11 +43,17 @@ class _Model(Protocol):
     path: str
 
 
+class _Threads(Protocol):
+    n_threads: int
+
+
 class _Params(Protocol):
     """The fields of llama.cpp's parameters that are set here."""
 
     model: _Model
     model_alias: set[str]
+    cpuparams: _Threads
+    cpuparams_batch: _Threads
     n_parallel: int
     n_ctx: int
     cache_ram_mib: int
@@ -92,6 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--alias", required=True)
     parser.add_argument("--parallel", type=int, required=True)
     parser.add_argument("--context", type=int, required=True, help="tokens for each slot")
+    parser.add_argument("--threads", type=int, required=True, help="for computing on the CPU")
     return parser.parse_args()
 
 
@@ -102,6 +109,7 @@ def _start(arguments: argparse.Namespace, key: str) -> _Server | None:
         params = xllamacpp.CommonParams()
         params.model.path = arguments.model
         params.model_alias = {arguments.alias}
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
         params.n_parallel = arguments.parallel
         params.n_ctx = arguments.context * arguments.parallel
         params.cache_ram_mib = CACHE_MIB
