@@ -8,8 +8,8 @@ Source: llama.cpp build 11549 in xllamacpp 2026.10.11549, with SmolLM2-135M-Inst
 - A prompt over the slot's context: 400, type `exceed_context_size_error`. An answer that fills the context: `length`.
 - `stop` strings end with `stop`, without saying which; `logprobs` come in `choices[0].logprobs`, one entry a token.
 - `response_format` json_schema is kept by a grammar; a schema that it cannot read is 400 `invalid_request_error`.
-- `tools`: SmolLM2's template has no tools, so they are dropped without a word, `tool_choice: "required"` too. Templates
-  that know tools give `delta.tool_calls`.
+- `tools`: SmolLM2's template has none, so they are dropped without a word and the answer is text, `tool_choice:
+  "required"` too. Streamed tool calls of llama.cpp itself were not seen with this model.
 - Images without a projector: 500 `server_error`. A wrong or missing key: 401.
 - A closed connection frees the slot within some 30 ms.
 """
