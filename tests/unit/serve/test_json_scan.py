@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.json_scan import JsonScanner, skip_space
@@ -136,7 +136,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(json_values, st.booleans(), st.integers(1, 9))
 def test_all_json_is_taken_and_all_its_beginnings_are_beginnings(value: object, ascii_only: bool, size: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
@@ -146,7 +146,7 @@ def test_all_json_is_taken_and_all_its_beginnings_are_beginnings(value: object, 
         assert scan(text[:end], size)[0].error is None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text('{}[]":,0123.eE+-tfn \\u"abx', max_size=14), st.integers(1, 5))
 def test_it_agrees_with_the_standard_library(text: str, size: int) -> None:
     try:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.structured import MAX_REASON_CHARACTERS, FormatError, StructuredCheck, structured_check
@@ -242,7 +242,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=3), json_values, max_size=3), st.data())
 def test_every_cut_of_an_object_is_length_and_never_success(value: dict[str, object], data: st.DataObject) -> None:
     text = json.dumps(value)

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.template import DEFAULT_TEMPLATE, ChatTemplate, encode_prompt
@@ -307,6 +307,7 @@ def test_option_that_is_not_the_requests_to_set_is_refused(name: str) -> None:
         encode_prompt(CHATML, TOKENIZER, [user("a")], options={name: 1})
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from([*SPELLINGS, "<|im_", "end|>", "<", "|>", "a", "\n", "é"]), max_size=8).map("".join))
 def test_no_message_can_make_a_control_token(text: str) -> None:
     ids = encode_prompt(CHATML, TOKENIZER, [user(text), user(text)])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers import models, pre_tokenizers
@@ -80,6 +80,7 @@ def test_id_outside_the_vocabulary_is_an_error_that_names_it(token_id: int) -> N
         ByteTokenizer().decode([97, token_id])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text())
 def test_byte_tokenizer_gives_every_text_back(text: str) -> None:
     tokenizer = ByteTokenizer()
@@ -169,6 +170,7 @@ def test_tokenizer_json_gives_the_same_ids(pack: Path) -> None:
         assert from_json.end_ids == from_vocab.end_ids
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=st.text(max_size=30) | st.lists(st.sampled_from([*CONTROL, *TAGS, "hello", " ", "\n"])).map("".join))
 def test_bpe_gives_every_text_back(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     tokenizer = _shared_bpe(tmp_path_factory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.assemble.detokenizer import Detokenizer
@@ -48,6 +48,7 @@ def test_broken_character_is_given_at_once_not_at_the_end() -> None:
     assert decoder.flush() == ""
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(max_size=6), max_size=12))
 def test_no_cut_changes_the_text_and_no_half_surrogate_comes_out(pieces: list[bytes]) -> None:
     decoder = Detokenizer()

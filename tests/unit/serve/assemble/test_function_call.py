@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.events import Failed, FailKind, Finished
@@ -86,11 +87,14 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
+OWN_END = re.compile(r"</parameter>\s*</function>\s*</tool_call>\s*<tool_call>")
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join))
 def test_value_with_whole_examples_and_any_closing_tags_arrives(value: str) -> None:
     # what a value may not hold: its own end, exactly as a model writes it (see the rules in the module)
-    own_end = f"{CLOSE}\n<tool_call>" in f"{value}\n".replace("\n\n", "\n") or "</tool_call><tool_call>" in value
-    if own_end or "</tool_call>\n\n<tool_call>" in value or "</tool_call> <tool_call>" in value:
+    if OWN_END.search(value):
         return
     assert arguments(tell(function_call("write", content=value), WRITE)) == {"content": value}
 

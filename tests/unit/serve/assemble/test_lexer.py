@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.assemble.lexer import NAME_MAX_CHARACTERS, Kind, Lexeme, Lexer, split_space
@@ -93,6 +93,7 @@ def test_held_text_is_never_longer_than_a_tag() -> None:
 FRAGMENTS = [*(kind.value for kind in ALL), "<", ">", "a", "\n", "name>", "</", "é"]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=20).map("".join), st.integers(1, 9))
 def test_every_character_comes_out_once_and_cuts_change_nothing(written: str, size: int) -> None:
     whole = lexemes([written])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.assemble.stops import StopFinder
@@ -55,6 +55,7 @@ def test_nothing_is_passed_on_after_the_stop_string() -> None:
     assert finder.flush() == ""
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.text("ab", max_size=40),
     st.lists(st.text("ab", min_size=1, max_size=5), max_size=3).map(tuple),

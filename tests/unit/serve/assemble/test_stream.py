@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -323,11 +324,13 @@ def _steps_of(work: Callable[[], object]) -> int:
         steps += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.disable()  # its callbacks would be counted, too
     sys.setprofile(count)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return steps
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.assemble.values import writer_for
@@ -106,12 +106,14 @@ def test_value_that_is_cut_stays_open() -> None:
     assert writer_for(schema(STRING), "value").cut() == '"'
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(), st.integers(1, 5))
 def test_any_string_comes_back(raw: str, size: int) -> None:
     raw = raw.encode("utf-8", "replace").decode()
     assert json.loads(written(schema(STRING), raw, size)) == raw
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text("ab<>"), st.lists, max_leaves=5))
 def test_any_json_of_a_declared_type_comes_back(value: object) -> None:
     types = ["null", "boolean", "integer", "number", "array", "object"]
