@@ -162,10 +162,7 @@ class LogTail:
 
     def feed(self, data: bytes) -> None:
         """A piece of the log. `\\r` ends a line too (progress bars)."""
-        pieces = data.replace(b"\r", b"\n").rsplit(b"\n", self._max_lines + 1)
-        if len(pieces) == self._max_lines + 2:  # the first piece holds all the lines before: of no interest
-            self._open = b""
-            pieces[0] = b""
+        pieces = data.replace(b"\r", b"\n").split(b"\n")
         pieces[0] = self._open + pieces[0]
         for line in pieces[:-1]:
             if line:
