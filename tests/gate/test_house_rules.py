@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("engine", "serve", "tools")
 MODULE_LINES = 500
 TEST_MODULE_LINES = 1_000
-\"\"\"A test module mirrors one source module and may be longer than it.\"\"\"
+"""A test module mirrors one source module and may be longer than it."""
 FUNCTION_LINES = 60
 TEXT_SUFFIXES = (".py", ".md", ".toml", ".json", ".jinja", ".sh", ".yml", ".cfg", ".txt", ".bat", ".cmd")
 
