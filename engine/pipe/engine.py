@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Literal
 
 from engine.api import TICK_S, Cancel, EngineInfo, EngineRequest, EngineStarting, EngineStatus, TokenRequest
-from engine.events import Accepted, Cancelled, EngineEvent, Failed, FailKind, Tick
+from engine.events import Accepted, Cancelled, EngineEvent, Failed, FailKind, Terminal, Tick
 from engine.pipe.answer import Answer
 from engine.pipe.conversation import Broken, Conversation
 from engine.pipe_codec import (
@@ -185,6 +185,8 @@ class PipeEngine:
             with self._lock:
                 self._waiting.append(answer)
                 self._give_turns()
+                if answer.sending is None and self._talk.settling:
+                    self._supervisor.poke(self._talk.life)  # its watch ends the moment on time
             if (yield from self._take_turn(answer)):
                 yield from self._receive(answer)
         finally:
@@ -199,23 +201,25 @@ class PipeEngine:
             if answer.cancel.is_set() and not answer.was_written:
                 self._leave(answer)
                 answer.end(Cancelled(answer.cancel.by, answer.usage()))
-            if self._wait_written(answer):
-                yield Accepted()
-                return True
-            if answer.ending is not None:
-                yield answer.ending
-                return False
-            yield Tick()
+            step = self._wait_written(answer)
+            yield step
+            if not isinstance(step, Tick):
+                return isinstance(step, Accepted)
 
-    def _wait_written(self, answer: Answer) -> bool:
-        """Blocks up to `TICK_S`."""
+    def _wait_written(self, answer: Answer) -> Accepted | Tick | Terminal:
+        """Blocks up to `TICK_S`: for its turn, for the end of the write, or for the cause of a death."""
         with self._lock:
             self._give_turns()
+            waits = answer.ending is None and (answer.sending is None or answer.sending.failed)
+            if waits:
+                answer.changed.wait(TICK_S)
             sending = answer.sending
-            if answer.ending is None and (sending is None or sending.failed):
-                answer.changed.wait(TICK_S)  # for its turn, or for the cause of the death
-                return False
-        return sending is not None and sending.wait(TICK_S)
+        if sending is not None and not answer.heard and not (waits and answer.ending is None):
+            sending.wait(TICK_S)
+        with self._lock:  # whether it was written and how it ended have to be of one moment
+            if answer.heard or answer.was_written:
+                return Accepted()
+            return Tick() if answer.ending is None else answer.ending
 
     def _bring_up(self, answer: Answer, lives: _Lives) -> None:
         """Have the engine started if it does not run; end the answer if that is not possible. Does not block."""
