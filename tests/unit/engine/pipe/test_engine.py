@@ -62,6 +62,12 @@ def test_requests_one_after_the_other_use_one_process(make: MakeRig) -> None:
     assert rig.engine.status().restarts == 0
 
 
+def test_an_answer_that_is_there_before_its_reader_looks_is_whole(make: MakeRig) -> None:
+    rig = make({"requests": [[{"text": "Hello", "burst": True}]]})
+    for _ in range(150):
+        assert rig.tokens() == HELLO
+
+
 def test_many_requests_at_once_take_their_turns_and_each_gets_its_own(make: MakeRig) -> None:
     rig = make({"requests": [[{"echo": True}]]})
     consumers = [Consumer(rig, [65 + n] * (n + 1)) for n in range(8)]
