@@ -220,7 +220,7 @@ class Conversation:
         answer = self._front_for("DONE")
         self.last = _last(line)
         if line.finish == "error":
-            raise Broken(FailKind.DIED, "the engine ended the request with an error and is not to be used again")
+            raise Broken(FailKind.DIED, "the engine ended the request with an error")
         self._check(answer, line.generated, line.finish, "DONE")
         if self.batch:
             self._admission = line  # BADM says whether it goes on
@@ -243,8 +243,14 @@ class Conversation:
     def _slot_done(self, line: SlotDone) -> None:
         answer = self._slot_for(line.slot, "BDONE")
         if line.finish == "error":
-            raise Broken(FailKind.DIED, "the engine ended the request with an error and is not to be used again")
+            raise Broken(FailKind.DIED, "the engine ended the request with an error")
         self._check(answer, line.generated, line.finish, "BDONE")
+        self.last = {
+            "generated": line.generated,
+            "prompt_tokens": len(answer.prompt.ids),
+            "decode_ms": line.ms,
+            "finish": line.finish,
+        }
         del self._slots[line.slot]
         self._free.append(line.slot)
         _end(answer, line.finish)
@@ -259,7 +265,7 @@ class Conversation:
 
     def _err(self, line: Err) -> None:
         if line.fatal:
-            raise Broken(FailKind.DIED, f"the engine said: {_cut(line.text)}; it is not to be used again")
+            raise Broken(FailKind.DIED, f"the engine said: {_cut(line.text)}")
         if self.front is not None:
             self.held_err = line
             return
@@ -277,7 +283,7 @@ class Conversation:
         if held is None or isinstance(line, SlotToken | SlotDone | Info | Unknown):
             return
         if isinstance(line, Done):
-            raise Broken(FailKind.DIED, f"the engine said: {_cut(held.text)}; it is not to be used again")
+            raise Broken(FailKind.DIED, f"the engine said: {_cut(held.text)}")
         self.settle_err()
 
     def settle_err(self) -> None:

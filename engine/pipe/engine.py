@@ -75,6 +75,7 @@ class PipeEngine:
         self._waiting: deque[Answer] = deque()
         self._talk = Conversation(0, parallel)
         self._talk.over = True
+        self._former = self._talk
         self._last_line_s = 0.0
         self._free_at_s = 0.0
         self._err_until_s = 0.0
@@ -94,9 +95,14 @@ class PipeEngine:
 
     @property
     def facts(self) -> EngineInfo:
-        talk = self._talk
+        talk = self._known
         slots = talk.slots if talk.ready else (self._parallel or 1)
         return EngineInfo(self._kind, self._model, "tokens", slots, talk.max_context)
+
+    @property
+    def _known(self) -> Conversation:
+        """The newest life that was ready, if there was one: what it said holds until the next one is."""
+        return self._talk if self._talk.ready else self._former
 
     @property
     def silence_s(self) -> float:
@@ -358,6 +364,7 @@ class PipeEngine:
         with self._lock:
             talk = self._talk
             if talk.life != life:
+                self._former = self._known
                 talk = self._talk = Conversation(life, self._parallel)
                 self._exit_code = None
             if talk.over:
@@ -375,7 +382,9 @@ class PipeEngine:
                 return False
             if not isinstance(line, TokenLine | SlotToken):
                 self._after(talk, line, settled and talk.settling, talk.held_err is not held)
-            return ready
+        if ready:
+            log.info("the engine is ready: process %s, context %s tokens", self._supervisor.pid, talk.max_context)
+        return ready
 
     def _after(self, talk: Conversation, line: Line, ended: bool, held: bool) -> None:
         """What a line that is no token brings with it."""

@@ -77,22 +77,22 @@ class StrataEngine(PipeEngine):
     @property
     def info(self) -> dict[str, str]:
         """The engine's INFO pairs, as it wrote them."""
-        return self._talk.info
+        return self._known.info
 
     @property
     def max_context(self) -> int | None:
         """In tokens; None before the first READY."""
-        return self._talk.max_context
+        return self._known.max_context
 
     @property
     def can_stop(self) -> bool:
         """Whether a running request can be ended before its token limit."""
-        return self._talk.can_stop
+        return self._known.can_stop
 
     @property
     def last(self) -> dict[str, object]:
-        """The fields of the newest DONE of this life; empty before."""
-        return self._talk.last or {}
+        """The fields of the newest DONE; empty before the first."""
+        return self._known.last or {}
 
     def death_note(self) -> str:
         """Why the engine ended the last time that nobody asked for it; "" if it never did."""

@@ -107,6 +107,25 @@ def test_the_facts_have_stratas_names(make: MakeRig) -> None:
     assert engine.facts.max_context == 2048
 
 
+def test_the_facts_of_a_life_hold_until_the_next_one_is_ready(make: MakeRig) -> None:
+    first = script(context=2048, info={"arena_mib": 1}, batch_slots=2)
+    second = script(start=[{"line": "INFO arena_mib=2"}, {"cue": "load"}], info={"arena_mib": 3}, context=1024)
+    rig = make({"lives": [first, second]})
+    engine = rig.engine
+    assert list(engine.generate([1], 8)) == HELLO
+    engine.unload()
+    stream = rig.open()
+    next(stream)
+    rig.fake.wait_life(2)
+    next(stream)
+    assert (engine.facts.slots, engine.max_context, engine.info["arena_mib"]) == (2, 2048, "1")
+    assert (engine.last["finish"], engine.last["generated"]) == ("stop", 5)
+    rig.fake.cue("load")
+    list(stream)
+    assert (engine.facts.slots, engine.max_context, engine.info["arena_mib"]) == (1, 1024, "3")
+    assert engine.last["prompt_tokens"] == 1
+
+
 def test_without_lazy_the_constructor_blocks_until_ready(tmp_path: Path) -> None:
     fake = FakeEngine(script(), tmp_path)
     engine = StrataEngine(fake.exe, fake.args)

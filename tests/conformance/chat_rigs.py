@@ -1,0 +1,133 @@
+"""The engines that speak chat in the situations of the conformance suite: an upstream by a scripted server, and
+llama.cpp with the real model, which cannot be told to break: its deaths and stalls are in its own tests.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from engine.api import ChatRequest
+from engine.llamacpp import LlamaEngine
+from engine.model import ensure_default_model
+from engine.upstream import UpstreamEngine
+from tests.conformance.rigs import SILENCE_S, Rig, RigFactory, Situation
+from tests.scripted_upstream import (
+    DONE,
+    LAST_CHUNK,
+    Peer,
+    Script,
+    ScriptedUpstream,
+    answer,
+    chunk,
+    delta,
+    event,
+    sse_head,
+    stream,
+)
+
+# --- upstream ----------------------------------------------------------------------------------------
+
+_TEXT = event(delta(content="He"))
+_USAGE = event({"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 1}})
+_GOOD = stream(_TEXT, event(delta("stop")), _USAGE, DONE)
+
+
+def _never_ends(peer: Peer) -> None:
+    peer.send(sse_head())
+    while True:
+        peer.send(chunk(_TEXT))  # until the client leaves, which ends the script
+
+
+def _dies_later(peer: Peer) -> None:
+    peer.send(sse_head(), chunk(_TEXT))
+
+
+def _silent(peer: Peer) -> None:
+    peer.send(sse_head(), chunk(_TEXT))
+    assert peer.wait_gone()
+
+
+def _refuses(message: str) -> Script:
+    return lambda peer: peer.send(answer(b'{"error": {"message": "%b"}}' % message.encode(), 400))
+
+
+_SCRIPTS: Mapping[Situation, Script] = {
+    "answers": _GOOD,
+    "limit": stream(_TEXT, event(delta("length")), _USAGE, DONE),
+    "never ends": _never_ends,
+    "refuses": _refuses("a field is wrong"),
+    "too long": _refuses("This model's maximum context length is 8 tokens"),
+    "dies first": lambda peer: None,
+    "dies later": _dies_later,
+    "silent": _silent,
+    "broken": stream(_TEXT, b"data: {malformed\n\n", LAST_CHUNK),
+}
+
+
+@contextmanager
+def _upstream(situation: Situation, folder: Path) -> Generator[Rig]:
+    scripts = iter([_SCRIPTS.get(situation, _GOOD)])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    server = ScriptedUpstream(lambda peer: next(scripts, _GOOD)(peer), port=port)
+    with ExitStack() as stack:
+        if situation != "cannot start":
+            stack.enter_context(server)
+        engine = UpstreamEngine(server.url, silence_s=SILENCE_S, slots=2)
+        stack.callback(engine.close)
+        asked: list[ChatRequest] = []
+
+        def request() -> ChatRequest:
+            if situation == "cannot start" and len(asked) == 1:  # somebody has started the server meanwhile
+                stack.enter_context(server)
+            asked.append(ChatRequest({"messages": []}))
+            return asked[-1]
+
+        yield Rig(engine, request)
+
+
+UPSTREAM = RigFactory("upstream", frozenset({*_SCRIPTS, "cannot start"}), _upstream)
+
+
+# --- llama -------------------------------------------------------------------------------------------
+
+_FIELDS: Mapping[Situation, Mapping[str, object]] = {
+    "answers": {},
+    "limit": {"max_tokens": 2},
+    "never ends": {"ignore_eos": True},
+    "refuses": {"max_tokens": "many"},
+    "too long": {"messages": [{"role": "user", "content": "word " * 3000}]},
+    "cannot start": {},
+}
+
+
+@contextmanager
+def _llama(situation: Situation, folder: Path) -> Generator[Rig]:
+    model = ensure_default_model()
+    path = model
+    if situation == "cannot start":
+        path = folder / "model.gguf"
+        path.write_bytes(b"half a download")
+    engine = LlamaEngine(path, context=1024)
+    asked: list[ChatRequest] = []
+
+    def request() -> ChatRequest:
+        if situation == "cannot start" and len(asked) == 1:  # somebody has put the right file there meanwhile
+            shutil.copyfile(model, path)
+        body: dict[str, object] = {
+            "messages": [{"role": "user", "content": "Say hello in one word."}], "temperature": 0, "max_tokens": 300
+        }  # fmt: skip
+        asked.append(ChatRequest(body if asked else body | _FIELDS[situation]))
+        return asked[-1]
+
+    try:
+        yield Rig(engine, request)
+    finally:
+        engine.close()
+
+
+LLAMA = RigFactory("llama", frozenset(_FIELDS), _llama)
