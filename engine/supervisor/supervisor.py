@@ -229,7 +229,8 @@ class Supervisor:
             if not life.exited.is_set():
                 child.terminate()
                 life.exited.wait(self._stop_grace_s)
-        life.kill(f"{life.name} was stopped", FailKind.DIED, expected=True)
+        if not life.exited.is_set():  # else its last lines are still to be read
+            life.kill(f"{life.name} was stopped", FailKind.DIED, expected=True)
         if not life.finished.wait(KILL_WAIT_S):
             pid = life.child.pid if life.child is not None else None
             raise EngineStuck(f"{life.name}'s process {pid} did not end although it was killed")
