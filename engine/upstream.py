@@ -105,14 +105,14 @@ class UpstreamEngine:
             )
 
     def alive(self) -> bool:
-        """Whether the server answered when it was last spoken to. Does not block."""
+        """Whether the server answered when it was last spoken to, and we are not closed. Does not block."""
         with self._lock:
             ready = self._problem is None
             stale = time.monotonic() - self._contact_at_s > FRESH_S[ready]
             if stale and self._probing is None and not self._closed.is_set() and not self._active:
                 self._probing = threading.Thread(target=self._look_again, name="upstream-health", daemon=True)
                 self._probing.start()
-            return ready
+            return ready and not self._closed.is_set()
 
     def start(self) -> None:
         """Ask the server for its models. Blocks, for `connect_s` plus 5 s at most.

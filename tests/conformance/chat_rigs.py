@@ -70,20 +70,23 @@ _SCRIPTS: Mapping[Situation, Script] = {
 
 @contextmanager
 def _upstream(situation: Situation, folder: Path) -> Generator[Rig]:
-    scripts = iter([_SCRIPTS.get(situation, _GOOD)])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
-    server = ScriptedUpstream(lambda peer: next(scripts, _GOOD)(peer), port=port)
+    first = iter([_SCRIPTS.get(situation, _GOOD)])
+
+    def script(peer: Peer) -> None:
+        next(first, _GOOD)(peer)
+
     with ExitStack() as stack:
         if situation != "cannot start":
-            stack.enter_context(server)
-        engine = UpstreamEngine(server.url, silence_s=SILENCE_S, slots=2)
+            stack.enter_context(ScriptedUpstream(script, port=port))
+        engine = UpstreamEngine(f"http://127.0.0.1:{port}", silence_s=SILENCE_S, slots=2)
         stack.callback(engine.close)
         asked: list[ChatRequest] = []
 
         def request() -> ChatRequest:
             if situation == "cannot start" and len(asked) == 1:  # somebody has started the server meanwhile
-                stack.enter_context(server)
+                stack.enter_context(ScriptedUpstream(script, port=port))
             asked.append(ChatRequest({"messages": []}))
             return asked[-1]
 
@@ -118,10 +121,11 @@ def _llama(situation: Situation, folder: Path) -> Generator[Rig]:
     def request() -> ChatRequest:
         if situation == "cannot start" and len(asked) == 1:  # somebody has put the right file there meanwhile
             shutil.copyfile(model, path)
-        body: dict[str, object] = {
-            "messages": [{"role": "user", "content": "Say hello in one word."}], "temperature": 0, "max_tokens": 300
-        }  # fmt: skip
-        asked.append(ChatRequest(body if asked else body | _FIELDS[situation]))
+        messages = [{"role": "user", "content": "Say hello in one word."}]
+        body: dict[str, object] = {"messages": messages, "temperature": 0, "max_tokens": 300}
+        if not asked:
+            body.update(_FIELDS[situation])
+        asked.append(ChatRequest(body))
         return asked[-1]
 
     try:

@@ -365,8 +365,10 @@ def test_a_closed_engine_ends_what_runs_and_takes_no_more() -> None:
         engine = UpstreamEngine(upstream.url)
         items = engine.stream(ASK, Cancel())
         first(items, Accepted)
+        assert engine.alive()
         engine.close()
         engine.close()
+        assert not engine.alive()
         assert list(items)[-1] == Failed(FailKind.NOT_STARTED, "the engine is closed")
         assert events_of(engine) == [Failed(FailKind.NOT_STARTED, "the engine is closed")]
         with pytest.raises(EngineStarting, match="closed"):
