@@ -272,6 +272,8 @@ class Life:
             if self.over:
                 return
             self.ready_at_s = time.monotonic()
+        if self.child is not None:
+            self._oom = OomWatch(self.child.pid)  # a wrapper may have moved it into a cgroup of its own
         self._owner.life_ready(self)
 
     def _drain_stderr(self, child: Child) -> None:
