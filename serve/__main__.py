@@ -68,13 +68,16 @@ def build_llama(config: Config) -> Engine:
 def build_upstream(config: Config) -> Engine:
     from engine.upstream import UpstreamEngine
 
-    return UpstreamEngine(
-        config.upstream[0],
-        model=config.model,
-        key=config.upstream_key,
-        slots=config.parallel or 64,
-        silence_s=config.silence_s,
-    )
+    try:
+        return UpstreamEngine(
+            config.upstream[0],
+            model=config.model,
+            key=config.upstream_key,
+            slots=config.parallel or 64,
+            silence_s=config.silence_s,
+        )
+    except ValueError as error:
+        raise ConfigError(f"upstream: {error}") from None
 
 
 def build_strata(config: Config) -> Engine:
