@@ -54,7 +54,6 @@ def set_up_log(form: str) -> None:
 
 def build_llama(config: Config) -> Engine:
     from engine.llamacpp import LlamaEngine
-
     from engine.model import ensure_default_model
 
     path = Path(config.model) if config.model else ensure_default_model()
@@ -102,9 +101,8 @@ def build_strata(config: Config) -> Engine:
 
 
 def build_fake(config: Config) -> Engine:
-    from engine.pipe import StrataEngine
-
     from engine.fake.harness import FakeEngine, script_path
+    from engine.pipe import StrataEngine
 
     try:
         path = script_path(cast("str", config.script))
