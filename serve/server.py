@@ -23,8 +23,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 from urllib.parse import urlsplit
 
-from engine.pipe import StrataEngine
-
 from engine.api import (
     Cancel,
     EngineDied,
@@ -33,6 +31,7 @@ from engine.api import (
     EngineStuck,
 )
 from engine.events import Cancelled, Event, Failed, Finished, Tick
+from engine.pipe import StrataEngine
 from serve import outcomes, sse
 from serve.encode import chat
 from serve.httpio import BodyError, Peer, StreamBody, drain, read_body, too_large
