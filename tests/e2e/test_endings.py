@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,3 +199,19 @@ def test_models_health_and_status(fake: Start) -> None:
     assert server.health["max_context"] == 4096
     assert server.status["engine"]["state"] == "ready"
     wait_for(server.settled, "idle")
+
+
+def test_two_batch_slots_answer_side_by_side_each_with_its_own_text(fake: Start) -> None:
+    first = [{"text": "first "}, {"cue": "go"}, {"text": "answer"}, *END]
+    second = [{"text": "second"}, *END]
+    entries = [{"match": "one please", "steps": first}, {"match": "two please", "steps": second}]
+    server = fake({"batch_slots": 2, "requests": entries, "then": "ok"})
+    assert server.status["engine"]["slots"] == 2
+    with Connection(server.port) as connection:
+        connection.post("/v1/chat/completions", chat(content="one please"))
+        connection.until(b'"content": "t"')
+        assert check_chat_stream(ask(server.port, chat(content="two please"))).content == "second"
+        assert server.status["queue"]["running"] == 1
+        command = server.engine_process().cmdline()
+        (Path(command[command.index("--state") + 1]) / "cue-go").touch()
+        assert check_chat_stream(connection.answer()).content == "first answer"
