@@ -42,6 +42,17 @@ class Cancel(threading.Event):
         self.set()
 
 
+class AdoptedCancel(Cancel):
+    """A `Cancel` over a plain event of the caller's."""
+
+    def __init__(self, event: threading.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def is_set(self) -> bool:
+        return self._event.is_set() or super().is_set()
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
     """A prompt for an engine that speaks token ids. `max_tokens` ≥ 1; `sampling` has the pipe protocol's key names."""

@@ -16,7 +16,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from engine.api import TICK_S, Cancel, ChatRequest, Engine, EngineRequest, SamplingValue, TokenRequest, error_of
+from engine.api import (
+    TICK_S,
+    AdoptedCancel,
+    Cancel,
+    ChatRequest,
+    Engine,
+    EngineRequest,
+    SamplingValue,
+    TokenRequest,
+    error_of,
+)
 from engine.events import Cancelled, Event, Failed, FailKind, Finished, Terminal, Tick, Usage
 from engine.terminal import sealed
 from serve.admission import Admission
@@ -65,17 +75,6 @@ class Plan:
     check: StructuredCheck | None
     parse: ParseConfig | None
     prompt_tokens: int
-
-
-class AdoptedCancel(Cancel):
-    """A `Cancel` over a plain event of the caller's."""
-
-    def __init__(self, event: threading.Event) -> None:
-        super().__init__()
-        self._event = event
-
-    def is_set(self) -> bool:
-        return self._event.is_set() or super().is_set()
 
 
 def new_call_id() -> str:

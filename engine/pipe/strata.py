@@ -10,23 +10,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Literal, cast
 
-from engine.api import Cancel, SamplingValue, TokenRequest, error_of
+from engine.api import AdoptedCancel, Cancel, SamplingValue, TokenRequest, error_of
 from engine.events import Cancelled, EngineEvent, Failed, Finished, Token
 from engine.pipe.engine import PipeEngine
 from engine.supervisor import Backoff
 
 HEARTBEAT_S = 10.0
-
-
-class AdoptedCancel(Cancel):
-    """A `Cancel` over a plain event of the caller's."""
-
-    def __init__(self, event: threading.Event) -> None:
-        super().__init__()
-        self._event = event
-
-    def is_set(self) -> bool:
-        return self._event.is_set() or super().is_set()
 
 
 class StrataEngine(PipeEngine):
