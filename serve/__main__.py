@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import shutil
 import signal
 import sys
 import tempfile
@@ -23,6 +25,7 @@ log = logging.getLogger("strata")
 
 EXIT_USAGE = 2
 EXIT_ENGINE = 3
+SIGNAL_POLL_S = 0.1
 
 
 class JsonFormatter(logging.Formatter):
@@ -108,7 +111,9 @@ def build_fake(config: Config) -> Engine:
         path = script_path(cast("str", config.script))
     except (OSError, ValueError) as error:
         raise ConfigError(f"script: {error}") from None
-    fake = FakeEngine(path, Path(tempfile.mkdtemp(prefix="strata-fake-")))
+    folder = Path(tempfile.mkdtemp(prefix="strata-fake-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    fake = FakeEngine(path, folder)
     return StrataEngine(
         fake.exe,
         fake.args,
@@ -184,6 +189,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(svc, http)
 
 
+class EngineStart:
+    """Starts the engine on a thread of its own, so that a signal is heard while a large model loads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.error: EngineDied | None = None
+        self.done = threading.Event()
+        self._engine = engine
+        threading.Thread(target=self._run, name="engine-start", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._engine.start()
+        except EngineDied as error:
+            self.error = error
+        finally:
+            self.done.set()
+
+
 def run(svc: Service, http: Server) -> int:
     """Start the engine, say ready, wait for the signal to stop, end everything."""
     stop = threading.Event()
@@ -194,30 +217,41 @@ def run(svc: Service, http: Server) -> int:
     for name in ("SIGTERM", "SIGINT", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), on_signal)
-
-    code = 0
     try:
-        try:
-            svc.engine.start()
-        except EngineDied as error:
-            if svc.engine.facts.kind != "upstream":
-                print(f"strata-serve: the engine did not start: {error}", file=sys.stderr)  # noqa: T201 - one clear message
-                return EXIT_ENGINE
-            log.warning("the upstream is not reachable yet: %s", error)
-        print(ready_line(svc, http), flush=True)  # noqa: T201 - the one line on stdout
-        while not stop.wait(0.5):  # Windows delivers no Ctrl-C into an untimed wait
-            pass
-        log.info("shutting down; running requests have %g s", svc.limits.drain_s)
-        svc.shutdown()
+        code = serve_until(svc, http, stop)
     finally:
         http.shutdown()
         http.server_close()
-        try:
-            svc.engine.close()
-        except EngineStuck as error:
-            log.error("%s", error)
-            code = EXIT_ENGINE
-    return code
+        stuck = close_engine(svc.engine)
+    return code or stuck
+
+
+def serve_until(svc: Service, http: Server, stop: threading.Event) -> int:
+    """Blocks until `stop` is set or the engine could not be started. Returns the exit code."""
+    start = EngineStart(svc.engine)
+    while not start.done.wait(SIGNAL_POLL_S):  # Windows delivers no Ctrl-C into an untimed wait
+        if stop.is_set():
+            return 0
+    if start.error is not None:
+        if svc.engine.facts.kind != "upstream":
+            print(f"strata-serve: the engine did not start: {start.error}", file=sys.stderr)  # noqa: T201 - one clear message
+            return EXIT_ENGINE
+        log.warning("the upstream is not reachable yet: %s", start.error)
+    print(ready_line(svc, http), flush=True)  # noqa: T201 - the one line on stdout
+    while not stop.wait(SIGNAL_POLL_S):
+        pass
+    log.info("shutting down; running requests have %g s", svc.limits.drain_s)
+    svc.shutdown()
+    return 0
+
+
+def close_engine(engine: Engine) -> int:
+    try:
+        engine.close()
+    except EngineStuck as error:
+        log.error("%s", error)
+        return EXIT_ENGINE
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import assert_never, get_args
 
 from engine.api import failed_of
-from engine.events import Cancelled, Failed, FailKind, Finished, Terminal, Usage
+from engine.events import Cancelled, Failed, FailKind, Finished, FinishReason, Terminal, Usage
 from serve.wire import ErrorBody, ErrorObject, UsageObject
 
 MAX_MESSAGE_CHARS = 2_000
@@ -138,13 +138,22 @@ def stream_error_of(error: BaseException) -> ErrorObject:
     return stream_error(failed_of(error))
 
 
+FAILED_FINISH_REASON = "error"
+"""The closing `finish_reason` of whatever was not finished (OpenRouter's word; outside OpenAI's enum)."""
+
+
+def known_finish_reason(word: str) -> str:
+    """`word` if it is a finish reason; a word that nobody knows is no success."""
+    return word if word in get_args(FinishReason) else FAILED_FINISH_REASON
+
+
 def chat_finish_reason(terminal: Terminal) -> str:
     """The closing `finish_reason` of a chat stream. Only a `Finished` gives a word of success."""
     match terminal:
         case Finished(reason=reason):
             return reason
         case Failed() | Cancelled():
-            return "error"
+            return FAILED_FINISH_REASON
     assert_never(terminal)
 
 

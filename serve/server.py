@@ -30,7 +30,7 @@ from engine.api import (
     EngineStarting,
     EngineStuck,
 )
-from engine.events import Cancelled, Event, Failed, Finished, Tick
+from engine.events import Cancelled, Event, Failed, Finished, Tick, Usage
 from engine.pipe import StrataEngine
 from serve import outcomes, sse
 from serve.encode import chat
@@ -118,7 +118,9 @@ def openai_chunks(
                 yield made
         elif kind == "done":
             done = cast("dict[str, object]", value)
-            made = chat.chunk(head, {}, cast("str", done["finish"]))
+            made = chat.chunk(head, {}, outcomes.known_finish_reason(cast("str", done["finish"])))
+            if (usage := done.get("usage")) is not None:
+                made["usage"] = outcomes.usage_object(cast("Usage", usage))
             yield made
 
 

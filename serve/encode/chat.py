@@ -75,7 +75,7 @@ def usage_chunk(head: Head, usage: UsageObject) -> ChatChunk:
 
 def error_chunk(head: Head, error: ErrorObject | None, usage: UsageObject | None) -> ChatChunk:
     """The closing chunk of a failure, with the same `error` as the error object before it."""
-    made = chunk(head, {}, outcomes.chat_finish_reason(Cancelled("operator")))
+    made = chunk(head, {}, outcomes.FAILED_FINISH_REASON)
     if error is not None:
         made["error"] = error
     if usage is not None and not head.include_usage:

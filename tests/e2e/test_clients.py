@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.client import Answer, Connection, ask, chat
 from tests.e2e.grammar import check_chat_stream
-from tests.e2e.server import ServerProcess, wait_for
+from tests.e2e.server import START_DEADLINE_S, ServerProcess, fake_server, wait_for
 
 Start = Callable[..., ServerProcess]
 CHAT = "/v1/chat/completions"
@@ -138,6 +138,26 @@ def test_a_shutdown_ends_running_streams_truthfully_and_leaves_nothing(fake: Sta
     assert (ending.error["code"], ending.content) == ("server_shutdown", "Hel")
     assert server.end() == 0
     assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_server_told_to_stop_while_its_engine_loads_stops_at_once_and_leaves_nothing(
+    server_command: tuple[str, ...], tmp_path: Path
+) -> None:
+    server = fake_server(server_command, {"start": [{"stall": True}], "requests": []}, tmp_path)
+    process = psutil.Process(server.process.pid)
+    wait_for(lambda: len(process.children()) == 1, "the engine is being started", START_DEADLINE_S)
+    (engine,) = process.children()
+    assert server.end() == 0
+    assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_fake_engines_folder_goes_with_the_server(fake: Start) -> None:
+    server = fake({"requests": []})
+    command = server.engine_process().cmdline()
+    folder = Path(command[command.index("--state") + 1])
+    assert folder.is_dir()
+    assert server.end() == 0
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX: the server is killed by a signal")
