@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias, cast
+
+import pytest
 
 from engine.api import Cancel, TokenRequest
 from engine.events import Accepted, Cancelled, EngineEvent, Failed, Finished, Progress, Terminal, Token
@@ -18,6 +21,10 @@ DEADLINE_S = 20.0
 Steps: TypeAlias = "list[dict[str, Any]]"
 GOOD: Steps = [{"text": "Hello"}, {"done": "stop"}]
 HELLO = list(b"Hello")
+ENDLESS: Steps = [{"text": "x", "repeat": 100_000, "pace_s": 0.001}]
+STALL: Steps = [{"text": "He"}, {"stall": True}]
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 
 def script(*requests: Steps, **options: Any) -> dict[str, Any]:
