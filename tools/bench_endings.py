@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 120.0
 SHORT_TOKENS = 1_000
 LONG_TOKENS = 50_000
@@ -52,7 +52,11 @@ def server(script: dict[str, Any]) -> Generator[int, None, None]:
                 yield int(line.split()[1].split(":")[2].split("/")[0])
             finally:
                 process.terminate()
-                process.wait(START_TIMEOUT_S)
+                try:
+                    process.wait(STOP_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
                 if process.stdout is not None:
                     process.stdout.close()
 
