@@ -44,6 +44,10 @@ class FailKind(StrEnum):
     """As many requests as `queue_max` wait already."""
     SHUTDOWN = "server_shutdown"
     """The server is going away."""
+    STORE = "store_failed"
+    """The answer could not be saved although that was promised."""
+    LOST = "server_lost"
+    """The server's process was gone before the answer ended; said by the one that found its record."""
     INTERNAL = "internal_error"
     """A fault of the server itself."""
 

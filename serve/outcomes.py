@@ -45,6 +45,8 @@ FAILURES: Mapping[FailKind, FailureRow] = {
     FailKind.QUEUE_WAIT: FailureRow(429, "rate_limit_error", "queue_wait_timeout", retry_after_s=5),
     FailKind.QUEUE_FULL: FailureRow(429, "rate_limit_error", "queue_full", retry_after_s=5),
     FailKind.SHUTDOWN: FailureRow(503, "server_error", "server_shutdown", retry_after_s=5),
+    FailKind.STORE: FailureRow(500, "server_error", "store_failed"),
+    FailKind.LOST: FailureRow(503, "server_error", "server_lost"),
     FailKind.INTERNAL: FailureRow(500, "server_error", "internal_error"),
 }
 
