@@ -11,8 +11,20 @@ from dataclasses import dataclass
 from typing import assert_never, get_args
 
 from engine.api import failed_of
-from engine.events import Cancelled, Failed, FailKind, Finished, FinishReason, Terminal, Usage
-from serve.wire import ErrorBody, ErrorObject, UsageObject
+from engine.events import Cancelled, CancelledBy, Failed, FailKind, Finished, FinishReason, Terminal, Usage
+from serve.wire import (
+    ErrorBody,
+    ErrorObject,
+    IncompleteReason,
+    ItemStatus,
+    ResponseError,
+    ResponseErrorCode,
+    ResponseStatus,
+    ResponseUsage,
+    RunningEventName,
+    TerminalEventName,
+    UsageObject,
+)
 
 MAX_MESSAGE_CHARS = 2_000
 
@@ -20,13 +32,19 @@ MAX_MESSAGE_CHARS = 2_000
 @dataclass(frozen=True, slots=True)
 class FailureRow:
     """How one kind of failure looks. `status`, `type` and `code` before the first byte; in a stream the same type and
-    code, except where `stream_type` differs: a status can blame the request, a stream that began cannot."""
+    code, except where `stream_type` differs: a status can blame the request, a stream that began cannot.
+    `response_code` is the public code inside a response object, which has no room for `code`."""
 
     status: int
     type: str
     code: str
     stream_type: str | None = None
     retry_after_s: int | None = None
+    response_code: ResponseErrorCode = "server_error"
+
+
+def _busy(code: str) -> FailureRow:
+    return FailureRow(429, "rate_limit_error", code, retry_after_s=5, response_code="rate_limit_exceeded")
 
 
 _GONE = FailureRow(503, "server_error", "engine_died")
@@ -42,8 +60,8 @@ FAILURES: Mapping[FailKind, FailureRow] = {
     FailKind.TOOL_CALL: FailureRow(502, "server_error", "tool_call_incomplete"),
     FailKind.STRUCTURED: FailureRow(502, "structured_output_failed", "structured_output_failed"),
     FailKind.CONTEXT: FailureRow(400, "invalid_request_error", "context_length_exceeded"),
-    FailKind.QUEUE_WAIT: FailureRow(429, "rate_limit_error", "queue_wait_timeout", retry_after_s=5),
-    FailKind.QUEUE_FULL: FailureRow(429, "rate_limit_error", "queue_full", retry_after_s=5),
+    FailKind.QUEUE_WAIT: _busy("queue_wait_timeout"),
+    FailKind.QUEUE_FULL: _busy("queue_full"),
     FailKind.SHUTDOWN: FailureRow(503, "server_error", "server_shutdown", retry_after_s=5),
     FailKind.STORE: FailureRow(500, "server_error", "store_failed"),
     FailKind.LOST: FailureRow(503, "server_error", "server_lost"),
@@ -159,6 +177,64 @@ def chat_finish_reason(terminal: Terminal) -> str:
     assert_never(terminal)
 
 
+RESPONSE_QUEUED: ResponseStatus = "queued"
+RESPONSE_RUNNING: ResponseStatus = "in_progress"
+QUEUED_EVENT: RunningEventName = "response.queued"
+RUNNING_EVENT: RunningEventName = "response.in_progress"
+ITEM_OPEN: ItemStatus = "in_progress"
+ITEM_WHOLE: ItemStatus = "completed"
+ITEM_CUT: ItemStatus = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEnding:
+    """How an answer ends in Responses. `open_item` is the status of a text or reasoning that was still open;
+    `calls_close` says whether a call that was still open gets its `.done` events: one that a failure cut does not, so
+    that no client runs it. Closed or not, it is `ITEM_CUT`. `error` is set for a failure only."""
+
+    event: TerminalEventName
+    status: ResponseStatus
+    open_item: ItemStatus
+    calls_close: bool = False
+    incomplete_reason: IncompleteReason | None = None
+    error: ResponseError | None = None
+
+
+def response_ending(terminal: Terminal) -> ResponseEnding:
+    """The terminal event of a response, its status and what goes with them. Only a `Finished` gives `completed`."""
+    match terminal:
+        case Finished(reason=reason):
+            return _finished_response(reason)
+        case Cancelled(by=by) if not _cancel_fails(by):
+            return ResponseEnding("response.cancelled", "cancelled", ITEM_CUT)
+        case Failed() | Cancelled():
+            message = stream_error(terminal)["message"]
+            error: ResponseError = {"code": _row(terminal).response_code, "message": message}
+            return ResponseEnding("response.failed", "failed", ITEM_CUT, error=error)
+    assert_never(terminal)
+
+
+def _finished_response(reason: FinishReason) -> ResponseEnding:
+    match reason:
+        case "stop" | "tool_calls":
+            return ResponseEnding("response.completed", "completed", ITEM_WHOLE)
+        case "length":
+            return ResponseEnding("response.incomplete", "incomplete", ITEM_CUT, True, "max_output_tokens")
+        case "content_filter":
+            return ResponseEnding("response.incomplete", "incomplete", ITEM_CUT, True, "content_filter")
+    assert_never(reason)
+
+
+def _cancel_fails(by: CancelledBy) -> bool:
+    """Whether it is a failure to whoever asked: `cancelled` is what a client or an operator wanted."""
+    match by:
+        case "client" | "operator":
+            return False
+        case "deadline" | "shutdown":
+            return True
+    assert_never(by)
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """How an answer ended, for the log, the metrics and Strata's history: `finish` is the finish reason, "error" or
@@ -189,4 +265,15 @@ def usage_object(usage: Usage) -> UsageObject:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def response_usage(usage: Usage) -> ResponseUsage:
+    """The same counts in Responses' words. No engine of ours says what it wrote to a cache."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 DONE = b"data: [DONE]\n\n"
 
@@ -18,7 +19,20 @@ HEADERS = (
 """Headers that keep proxies from buffering or compressing a stream. Source: nginx, ngx_http_proxy_module."""
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Bytes to send now (b"" when there is nothing new). The `last` one holds the whole ending."""
+
+    data: bytes
+    last: bool = False
+
+
 def data(value: object) -> bytes:
     """One event. `json.dumps` escapes everything outside ASCII, so no character of an answer (U+2028, U+0085, NUL…)
     can end a line for any reader."""
     return b"data: " + json.dumps(value, allow_nan=False).encode("ascii") + b"\n\n"
+
+
+def event(name: str, value: object) -> bytes:
+    """One event with its name, an ASCII word of ours: some readers go by the name only."""
+    return b"event: " + name.encode("ascii") + b"\n" + data(value)

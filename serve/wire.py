@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypeAlias, TypedDict
 
 
 class ErrorObject(TypedDict):
@@ -107,3 +107,233 @@ class ChatCompletion(TypedDict):
     model: str
     choices: list[ChatChoice]
     usage: UsageObject
+
+
+# --- Responses ---------------------------------------------------------------------------------------
+# Source: OpenAI API reference, Responses, and the types of openai-python 3.57. These know one event less
+# (`response.cancelled`) and one key less (`name` of `response.function_call_arguments.done`).
+
+ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+IncompleteReason: TypeAlias = Literal["max_output_tokens", "content_filter"]
+ResponseErrorCode: TypeAlias = Literal["server_error", "rate_limit_exceeded"]
+"""Those of the public codes that we use: a code outside OpenAI's enum fails strict clients."""
+RunningEventName: TypeAlias = Literal["response.queued", "response.in_progress"]
+TerminalEventName: TypeAlias = Literal[
+    "response.completed", "response.incomplete", "response.failed", "response.cancelled"
+]
+
+
+class InputTokensDetails(TypedDict):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(TypedDict):
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    """All five parts are required wherever there is a usage."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseError(TypedDict):
+    code: ResponseErrorCode
+    message: str
+
+
+class IncompleteDetails(TypedDict):
+    reason: IncompleteReason
+
+
+class TopLogprob(TypedDict):
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class OutputText(TypedDict):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[object]
+    logprobs: list[TokenLogprob]
+
+
+class ReasoningText(TypedDict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class MessageItem(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    status: ItemStatus
+    content: list[OutputText]
+
+
+class ReasoningItem(TypedDict):
+    id: str
+    type: Literal["reasoning"]
+    summary: list[object]
+    content: list[ReasoningText]
+    status: ItemStatus
+
+
+class FunctionCallItem(TypedDict):
+    id: str
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    status: ItemStatus
+
+
+OutputItem: TypeAlias = MessageItem | ReasoningItem | FunctionCallItem
+
+
+class ResponseObject(TypedDict):
+    """Every key is there, null where there is nothing to say: typed clients fail on a missing one."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: ResponseStatus
+    background: bool
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    instructions: object
+    max_output_tokens: object
+    max_tool_calls: object
+    metadata: object
+    model: str
+    output: list[OutputItem]
+    parallel_tool_calls: object
+    previous_response_id: object
+    prompt_cache_key: object
+    reasoning: object
+    safety_identifier: object
+    service_tier: object
+    store: object
+    temperature: object
+    text: object
+    tool_choice: object
+    tools: object
+    top_logprobs: object
+    top_p: object
+    truncation: object
+    usage: ResponseUsage | None
+    user: object
+
+
+class LifecycleEvent(TypedDict):
+    type: Literal["response.created"] | RunningEventName | TerminalEventName
+    response: ResponseObject
+    sequence_number: int
+
+
+class ItemEvent(TypedDict):
+    type: Literal["response.output_item.added", "response.output_item.done"]
+    output_index: int
+    item: OutputItem
+    sequence_number: int
+
+
+class PartEvent(TypedDict):
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    item_id: str
+    output_index: int
+    content_index: int
+    part: OutputText | ReasoningText
+    sequence_number: int
+
+
+class TextDeltaEvent(TypedDict):
+    type: Literal["response.output_text.delta"]
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+    logprobs: list[TokenLogprob]
+    sequence_number: int
+
+
+class TextDoneEvent(TypedDict):
+    type: Literal["response.output_text.done"]
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    logprobs: list[TokenLogprob]
+    sequence_number: int
+
+
+class ReasoningDeltaEvent(TypedDict):
+    type: Literal["response.reasoning_text.delta"]
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+    sequence_number: int
+
+
+class ReasoningDoneEvent(TypedDict):
+    type: Literal["response.reasoning_text.done"]
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    sequence_number: int
+
+
+class ArgumentsDeltaEvent(TypedDict):
+    type: Literal["response.function_call_arguments.delta"]
+    item_id: str
+    output_index: int
+    delta: str
+    sequence_number: int
+
+
+class ArgumentsDoneEvent(TypedDict):
+    type: Literal["response.function_call_arguments.done"]
+    item_id: str
+    output_index: int
+    name: str
+    arguments: str
+    sequence_number: int
+
+
+class ErrorEvent(TypedDict):
+    """The documented flat form, and the same nested: each alone is missed by half of the clients."""
+
+    type: Literal["error"]
+    code: str | None
+    message: str
+    param: str | None
+    error: ErrorObject
+    sequence_number: int
+
+
+ResponseEvent: TypeAlias = (
+    LifecycleEvent
+    | ItemEvent
+    | PartEvent
+    | TextDeltaEvent
+    | TextDoneEvent
+    | ReasoningDeltaEvent
+    | ReasoningDoneEvent
+    | ArgumentsDeltaEvent
+    | ArgumentsDoneEvent
+    | ErrorEvent
+)
