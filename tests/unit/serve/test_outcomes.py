@@ -1,9 +1,25 @@
 """The table of endings: every kind has a row, and only a finished answer gets a word of success."""
 
+import json
+from typing import get_args
+
 import pytest
+from openai.types.responses import ResponseError as SdkError
+from openai.types.responses import ResponseStatus as SdkStatus
+from openai.types.responses import ResponseUsage as SdkUsage
 
 from engine.api import EngineDied, EngineSilent
-from engine.events import Cancelled, Failed, FailKind, Finished, UpstreamError, Usage
+from engine.events import (
+    Cancelled,
+    CancelledBy,
+    Failed,
+    FailKind,
+    Finished,
+    FinishReason,
+    Terminal,
+    UpstreamError,
+    Usage,
+)
 from serve import outcomes
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
 
@@ -87,3 +103,81 @@ def test_usage_adds_up() -> None:
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] == 12
     assert usage["prompt_tokens_details"]["cached_tokens"] == 3
     assert usage["completion_tokens_details"]["reasoning_tokens"] == 2
+
+
+# --- Responses ---------------------------------------------------------------------------------------
+
+TERMINALS: list[Terminal] = [
+    *(Finished(reason) for reason in get_args(FinishReason)),
+    *(Cancelled(by) for by in get_args(CancelledBy)),
+    *(Failed(kind, "why") for kind in FailKind),
+]
+PUBLIC_CODES = set(get_args(SdkError.model_fields["code"].annotation))
+
+
+@pytest.mark.parametrize("terminal", TERMINALS, ids=repr)
+def test_a_response_says_in_its_event_status_and_details_the_same_ending(terminal: Terminal) -> None:
+    ending = outcomes.response_ending(terminal)
+    assert ending.event == f"response.{ending.status}"
+    assert ending.status in get_args(SdkStatus)
+    assert (ending.incomplete_reason is not None) == (ending.status == "incomplete")
+    assert (ending.error is not None) == (ending.status == "failed")
+    assert (ending.open_item == "completed") == (ending.status == "completed")
+    assert ending.calls_close == (ending.status == "incomplete")
+
+
+@pytest.mark.parametrize("terminal", TERMINALS, ids=repr)
+def test_only_an_engine_that_was_done_completes_a_response(terminal: Terminal) -> None:
+    earned = isinstance(terminal, Finished) and terminal.reason in SUCCESS
+    assert (outcomes.response_ending(terminal).status == "completed") == earned
+
+
+@pytest.mark.parametrize(("reason", "told"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
+def test_a_response_cut_by_a_limit_says_which(reason: FinishReason, told: str) -> None:
+    assert outcomes.response_ending(Finished(reason)).incomplete_reason == told
+
+
+@pytest.mark.parametrize(
+    ("by", "status"),
+    [("client", "cancelled"), ("operator", "cancelled"), ("deadline", "failed"), ("shutdown", "failed")],
+)
+def test_a_cancel_that_nobody_asked_for_is_a_failed_response(by: CancelledBy, status: str) -> None:
+    assert outcomes.response_ending(Cancelled(by)).status == status
+
+
+@pytest.mark.parametrize("kind", list(FailKind))
+def test_a_failed_response_has_a_public_code_and_the_cause(kind: FailKind) -> None:
+    error = outcomes.response_ending(Failed(kind, "the cause")).error
+    busy = kind in (FailKind.QUEUE_WAIT, FailKind.QUEUE_FULL)
+    assert error == {"code": "rate_limit_exceeded" if busy else "server_error", "message": "the cause"}
+    assert {"rate_limit_exceeded", "server_error"} <= PUBLIC_CODES
+
+
+def test_a_response_at_shutdown_says_the_message_of_the_stream() -> None:
+    shutdown = Cancelled("shutdown")
+    error = outcomes.response_ending(shutdown).error
+    assert error == {"code": "server_error", "message": outcomes.stream_error(shutdown)["message"]}
+
+
+def test_the_message_of_a_failed_response_is_bounded_and_never_empty() -> None:
+    for message in ("x" * 100_000, " "):
+        error = outcomes.response_ending(Failed(FailKind.DIED, message)).error
+        assert error is not None
+        assert 0 < len(error["message"]) < 2_100
+
+
+def test_the_running_words_agree_with_their_events() -> None:
+    assert outcomes.QUEUED_EVENT == f"response.{outcomes.RESPONSE_QUEUED}" == "response.queued"
+    assert outcomes.RUNNING_EVENT == f"response.{outcomes.RESPONSE_RUNNING}" == "response.in_progress"
+
+
+def test_the_usage_of_a_response_has_all_five_parts_and_adds_up() -> None:
+    usage = outcomes.response_usage(Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3, reasoning_tokens=2))
+    assert usage == {
+        "input_tokens": 7,
+        "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 2},
+        "total_tokens": 12,
+    }
+    SdkUsage.model_validate_json(json.dumps(usage), strict=True)
