@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.api import SamplingValue
 
@@ -20,11 +20,24 @@ class BadRequest(ValueError):
         self.status = status
         self.code = code
 
+    def renamed(self, names: Mapping[str, str]) -> BadRequest:
+        """The same in the words of another API: the longest of `names` that `param` begins with is replaced."""
+        param = self.param or ""
+        for ours in sorted(names, key=len, reverse=True):
+            rest = param.removeprefix(ours)
+            if param.startswith(ours) and rest[:1] in ("", ".", "["):
+                theirs = names[ours] + rest
+                message = theirs + self.message[len(param) :] if self.message.startswith(param) else self.message
+                return BadRequest(message, theirs, status=self.status, code=self.code)
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One generation. `max_tokens` None means up to the end of the context. `body` is the request as it came, for
-    engines that speak chat themselves; the other fields are for engines that speak tokens."""
+    engines that speak chat themselves; the other fields are for engines that speak tokens. `unsupported` is the (path,
+    type) of the first part that is not text. `names` says what the client's API calls a field that has another name
+    in chat completions, for errors."""
 
     body: Mapping[str, object]
     messages: tuple[Json, ...]
@@ -40,3 +53,5 @@ class GenerateRequest:
     logprobs: bool
     stream: bool
     include_usage: bool
+    unsupported: tuple[str, str] | None = None
+    names: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -33,7 +33,7 @@ from serve.admission import Admission
 from serve.assemble import ParseConfig, ToolSpec, assemble
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
 from serve.outcomes import record_of
-from serve.parse.chat import SAMPLING_KEYS, tool_name, unsupported_part
+from serve.parse.chat import SAMPLING_KEYS, tool_name
 from serve.request import BadRequest, GenerateRequest, Json
 from serve.structured import FormatError, StructuredCheck, structured_check
 from serve.template import ChatTemplate, encode_prompt
@@ -220,6 +220,12 @@ class Service:
 
     def _plan(self, request: GenerateRequest) -> Plan:
         try:
+            return self._chat_plan(request)
+        except BadRequest as error:
+            raise error.renamed(request.names) from None
+
+    def _chat_plan(self, request: GenerateRequest) -> Plan:
+        try:
             check = structured_check(request.response_format)
         except FormatError as error:
             raise BadRequest(str(error), error.param) from None
@@ -233,7 +239,7 @@ class Service:
             raise BadRequest(
                 "tool_choice: this engine cannot be forced to call a tool; send 'auto' or 'none'", "tool_choice"
             )
-        if (part := unsupported_part(request.body)) is not None:
+        if (part := request.unsupported) is not None:
             raise BadRequest(f"{part[0]}: {part[1]!r} is not supported by this engine; send text", part[0])
         tools = () if request.tool_choice == "none" else request.tools
         kwargs = dict(request.template_kwargs)

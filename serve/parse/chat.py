@@ -104,6 +104,7 @@ def parse_chat(body: Json) -> GenerateRequest:
         logprobs=bool(fields.logprobs),
         stream=bool(fields.stream),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+        unsupported=unsupported_part(body),
     )
 
 
