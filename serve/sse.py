@@ -18,6 +18,8 @@ HEADERS = (
 )
 """Headers that keep proxies from buffering or compressing a stream. Source: nginx, ngx_http_proxy_module."""
 
+_json = json.JSONEncoder(allow_nan=False).encode  # `json.dumps` would make an encoder for each event: twice the time
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -28,9 +30,9 @@ class Frame:
 
 
 def data(value: object) -> bytes:
-    """One event. `json.dumps` escapes everything outside ASCII, so no character of an answer (U+2028, U+0085, NUL…)
+    """One event. Its JSON has everything outside ASCII escaped, so no character of an answer (U+2028, U+0085, NUL…)
     can end a line for any reader."""
-    return b"data: " + json.dumps(value, allow_nan=False).encode("ascii") + b"\n\n"
+    return b"data: " + _json(value).encode("ascii") + b"\n\n"
 
 
 def event(name: str, value: object) -> bytes:
