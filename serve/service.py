@@ -33,7 +33,7 @@ from serve.admission import Admission
 from serve.assemble import ParseConfig, ToolSpec, assemble
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
 from serve.outcomes import record_of
-from serve.parse.chat import SAMPLING_KEYS, tool_name
+from serve.parse.fields import SAMPLING_KEYS, tool_name
 from serve.request import BadRequest, GenerateRequest, Json
 from serve.structured import FormatError, StructuredCheck, structured_check
 from serve.template import ChatTemplate, encode_prompt

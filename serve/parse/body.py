@@ -32,7 +32,7 @@ def json_object(body: bytes) -> Json:
         raise _explained(body, error) from None
     if not isinstance(value, dict):
         raise BadRequest(f"the body must be a JSON object, not {_kind(value)}")
-    if (path := _too_deep(cast("Json", value))) is not None:
+    if (path := too_deep(cast("Json", value))) is not None:
         raise BadRequest(f"{path}: nested deeper than {MAX_DEPTH} levels", path)
     return cast("Json", value)
 
@@ -66,7 +66,7 @@ def _kind(value: object) -> str:
     return next((name for kind, name in names.items() if type(value) is kind), "null")
 
 
-def _too_deep(value: Json) -> str | None:
+def too_deep(value: Json) -> str | None:
     """The top-level field that nests too deep. Iterative: it must not recurse on what it is to refuse."""
     for key, item in value.items():
         level: list[object] = [item]

@@ -3,31 +3,30 @@ by the service, which knows it."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, cast
 
 from msgspec import Meta, Struct
 
-from engine.api import SamplingValue
 from serve.parse.body import convert
+from serve.parse.fields import (
+    SamplingFields,
+    check_count,
+    check_function,
+    parsed_arguments,
+    sampling_values,
+    stop_strings,
+    thinks,
+    tool_name,
+)
 from serve.request import BadRequest, GenerateRequest, Json
-
-MAX_STOPS = 16
-MAX_STOP_CHARS = 1_000
-MAX_TOOLS = 512
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
-
-_Probability = Annotated[float, Meta(ge=0, le=1)]
-_Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class ChatBody(Struct):
+class ChatBody(SamplingFields, kw_only=True):
     """The fields that mean something to every engine; all others are passed on to engines that speak chat."""
 
     messages: list[Json]
@@ -37,40 +36,13 @@ class ChatBody(Struct):
     max_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     n: int | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: _Probability | None = None
-    min_p: _Probability | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    penalty_last_n: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: str | list[str] | None = None
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
     parallel_tool_calls: bool | None = None
     response_format: Json | None = None
     reasoning_effort: str | None = None
-    chat_template_kwargs: Json | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-
-
-SAMPLING_KEYS: Mapping[str, str] = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "frequency_penalty": "penalty_freq",
-    "presence_penalty": "penalty_present",
-    "repeat_penalty": "penalty_repeat",
-    "repetition_penalty": "penalty_repeat",
-    "penalty_last_n": "penalty_last_n",
-    "seed": "seed",
-}
-"""Request field → the pipe protocol's key."""
 
 
 def parse_chat(body: Json) -> GenerateRequest:
@@ -96,9 +68,9 @@ def parse_chat(body: Json) -> GenerateRequest:
         tools=tools,
         tool_choice=_tool_choice(fields.tool_choice, tools),
         max_tokens=_max_tokens(fields),
-        stop=_stop(fields.stop),
-        sampling=_sampling(fields),
-        thinking=_thinking(fields),
+        stop=stop_strings(fields.stop),
+        sampling=sampling_values(fields),
+        thinking=thinks(fields, fields.reasoning_effort),
         template_kwargs=fields.chat_template_kwargs or {},
         response_format=fields.response_format,
         logprobs=bool(fields.logprobs),
@@ -116,42 +88,12 @@ def _max_tokens(fields: ChatBody) -> int | None:
     return None if value == -1 else value
 
 
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(stops) > MAX_STOPS:
-        raise BadRequest(f"stop: {len(stops)} strings exceed the limit of {MAX_STOPS}", "stop")
-    for i, text in enumerate(stops):
-        where = "stop" if isinstance(stop, str) else f"stop[{i}]"
-        if not text:
-            raise BadRequest(f"{where}: empty", where)
-        if len(text) > MAX_STOP_CHARS:
-            raise BadRequest(f"{where}: {len(text)} characters exceed the limit of {MAX_STOP_CHARS}", where)
-    return stops
-
-
-def _sampling(fields: ChatBody) -> Mapping[str, SamplingValue]:
-    found: dict[str, SamplingValue] = {}
-    for name, key in SAMPLING_KEYS.items():
-        value = cast("SamplingValue | None", getattr(fields, name))
-        if value is not None:
-            found[key] = value
-    return found
-
-
-def _thinking(fields: ChatBody) -> bool:
-    asked = (fields.chat_template_kwargs or {}).get("enable_thinking")
-    if asked is not None and not isinstance(asked, bool):
-        raise BadRequest("chat_template_kwargs.enable_thinking: expected bool", "chat_template_kwargs.enable_thinking")
-    return fields.reasoning_effort != "none" if asked is None else asked
-
-
 # --- tools -------------------------------------------------------------------------------------------
 
 
 def _tools(tools: list[Json]) -> tuple[Json, ...]:
     """Function tools, checked; each stays the JSON that came (templates print it)."""
-    if len(tools) > MAX_TOOLS:
-        raise BadRequest(f"tools: {len(tools)} exceed the limit of {MAX_TOOLS}", "tools")
+    check_count(tools, "tools")
     seen: set[str] = set()
     for i, tool in enumerate(tools):
         where = f"tools[{i}]"
@@ -160,24 +102,8 @@ def _tools(tools: list[Json]) -> tuple[Json, ...]:
         function = tool.get("function")
         if not isinstance(function, dict):
             raise BadRequest(f"{where}.function: expected object", f"{where}.function")
-        name = cast("Json", function).get("name")
-        if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
-            raise BadRequest(
-                f"{where}.function.name: expected 1 to 128 letters, digits, '_', '-', '.' or ':'",
-                f"{where}.function.name",
-            )
-        if name in seen:
-            raise BadRequest(f"{where}.function.name: {name[:80]!r} is declared twice", f"{where}.function.name")
-        seen.add(name)
-        parameters = cast("Json", function).get("parameters")
-        if parameters is not None and not isinstance(parameters, dict):
-            raise BadRequest(f"{where}.function.parameters: expected object", f"{where}.function.parameters")
+        check_function(cast("Json", function), f"{where}.function", seen)
     return tuple(tools)
-
-
-def tool_name(tool: Json) -> str:
-    """The name of a checked tool."""
-    return cast("str", cast("Json", tool["function"])["name"])
 
 
 def _tool_choice(choice: str | Json | None, tools: tuple[Json, ...]) -> str:
@@ -301,12 +227,8 @@ def _call(value: object, where: str) -> Json:
     arguments = cast("Json", function).get("arguments", "")
     if not isinstance(arguments, str | dict):
         raise BadRequest(f"{where}.function.arguments: expected str", f"{where}.function.arguments")
-    if isinstance(arguments, str):  # a cut call in the history stays the text that it is
-        try:
-            parsed: object = json.loads(arguments) if arguments.strip() else {}
-        except ValueError:
-            parsed = arguments
-        arguments = cast("Json", parsed) if isinstance(parsed, dict) else arguments
+    if isinstance(arguments, str):
+        arguments = parsed_arguments(arguments)
     call_id = cast("Json", value).get("id")
     made: Json = {
         "type": "function",

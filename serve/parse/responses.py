@@ -1,0 +1,440 @@
+"""`POST /v1/responses`: the body → a checked `ResponsesRequest`; with the earlier turns → `GenerateRequest`.
+
+It knows no engine and no store: what an engine cannot do is refused by the service, and whoever has the earlier turns
+hands them in. Kinds of items are in `serve.parse.items`, kinds of tools in `serve.parse.tools`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, cast
+
+from msgspec import Meta, Struct
+
+from serve.parse.body import convert
+from serve.parse.fields import SamplingFields, sampling_values, stop_strings, thinks
+from serve.parse.items import IMAGE_PART, STATUSES, check_items, kind_of, with_ids
+from serve.parse.tools import choose, echoed_choice, merged, parse_tools
+from serve.parse.turns import CALLS, chat_messages, first_image, template_message
+from serve.request import BadRequest, GenerateRequest, Json
+
+__all__ = [
+    "MOVED",
+    "NO_EFFECT",
+    "NO_EFFECT_INCLUDES",
+    "REFUSED",
+    "SUPPORTED",
+    "ResponsesRequest",
+    "generate_request",
+    "parse_responses",
+    "referenced_ids",
+    "resolved",
+    "with_ids",
+]
+
+SUPPORTED = frozenset(
+    {
+        "background",
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "metadata",
+        "model",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "reasoning",
+        "store",
+        "stream",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+    }
+)
+"""The fields of the API that do what they say. A field that no table has is passed on to engines that speak chat."""
+
+NO_EFFECT: Mapping[str, str] = {
+    "access_programs": "there are none",
+    "background_options": "a background response starts at once",
+    "client_metadata": "",
+    "context_management": "nothing is compacted; a prompt that does not fit is refused",
+    "image": "",
+    "max_tool_calls": "no tool runs here",
+    "prompt_cache_key": "the engine finds what it has cached by the text",
+    "prompt_cache_options": "the engine decides what it caches",
+    "prompt_cache_retention": "the engine decides what it caches",
+    "reasoning.context": "",
+    "reasoning.generate_summary": "the reasoning itself is sent, not a summary",
+    "reasoning.mode": "",
+    "reasoning.summary": "the reasoning itself is sent, not a summary",
+    "safety_identifier": "",
+    "service_tier": "there is one, 'default'",
+    "stream_options": "nothing is obfuscated; usage is always sent",
+    "text.verbosity": "",
+    "truncation": "nothing is cut off; a prompt that does not fit is refused",
+    "user": "",
+}
+"""The fields that are accepted and change nothing → why, where it needs saying."""
+
+NO_EFFECT_INCLUDES = frozenset(
+    {
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""Values of `include` that are accepted and change nothing."""
+
+REFUSED: Mapping[str, str] = {
+    "conversation": "send previous_response_id, or the items themselves",
+    "moderation": "nothing is moderated here; leave it out",
+    "prompt": "no prompts are kept here; send instructions and input",
+}
+"""The fields of the API that are not supported → what to do."""
+
+MOVED: Mapping[str, str] = {
+    "function_call": "send tool_choice",
+    "functions": "send tools",
+    "logprobs": "send include: ['message.output_text.logprobs']",
+    "max_completion_tokens": "send max_output_tokens",
+    "max_tokens": "send max_output_tokens",
+    "messages": "send input",
+    "n": "one answer is made; leave it out",
+    "reasoning_effort": "send reasoning.effort",
+    "response_format": "send text.format",
+}
+"""Fields of chat completions, refused as the API does: passed on, they would overrule those of this API."""
+
+LOGPROBS = "message.output_text.logprobs"
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_SUMMARIES = ("auto", "concise", "detailed")
+_VERBOSITIES = ("low", "medium", "high")
+MAX_METADATA = 16
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_CHARS = 512
+
+_OWN = SUPPORTED | NO_EFFECT.keys() | REFUSED.keys() | MOVED.keys()
+
+
+class TextField(Struct):
+    format: Json | None = None
+    verbosity: str | None = None
+
+
+class ReasoningField(Struct):
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponsesBody(SamplingFields, kw_only=True):
+    """The fields that are read. Those without effect are checked for their type only."""
+
+    input: str | list[Json] | None = None
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    store: bool | None = None
+    include: list[str] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    metadata: Json | None = None
+    tools: list[Json] | None = None
+    tool_choice: str | Json | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextField | None = None
+    reasoning: ReasoningField | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: Json | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    stream_options: Json | None = None
+    truncation: str | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesRequest:
+    """A checked request. `items` are the input as it came, a string as one message; `store` None: it does not say.
+    `echo` is what the response object repeats. `tools` are those in the field of that name that the model is told of,
+    in chat form; `draft` is the generation without its messages and tools."""
+
+    items: tuple[Json, ...]
+    previous_response_id: str | None
+    model: str | None
+    stream: bool
+    background: bool
+    store: bool | None
+    include_logprobs: bool
+    echo: Mapping[str, object]
+    instructions: str
+    tools: tuple[Json, ...]
+    tool_choice: str | Json | None
+    draft: GenerateRequest
+
+
+def parse_responses(body: Json) -> ResponsesRequest:
+    """Check a request by itself, without the earlier turns.
+
+    Raises: BadRequest: with the path of the field and its limit.
+    """
+    for name, remedy in {**REFUSED, **MOVED}.items():
+        if body.get(name) is not None:
+            raise BadRequest(f"{name}: not supported by this API; {remedy}", name)
+    fields = convert(body, ResponsesBody)
+    items = _items(fields)
+    _check_flags(fields)
+    _check_metadata(fields.metadata or {})
+    effort = _effort(fields.reasoning)
+    tools = parse_tools(fields.tools or [])
+    if fields.previous_response_id is None:  # else the earlier turns may have brought more tools
+        choose(fields.tool_choice, merged([tools.told, *_added_tools(items)]))
+    logprobs = _wants_logprobs(fields)
+    return ResponsesRequest(
+        items=items,
+        previous_response_id=fields.previous_response_id,
+        model=fields.model,
+        stream=bool(fields.stream),
+        background=bool(fields.background),
+        store=fields.store,
+        include_logprobs=logprobs,
+        echo=_echo(fields, tools.echo),
+        instructions=fields.instructions or "",
+        tools=tools.told,
+        tool_choice=fields.tool_choice,
+        draft=_draft(body, fields, effort, logprobs),
+    )
+
+
+def generate_request(request: ResponsesRequest, history: Sequence[Json]) -> GenerateRequest:
+    """The generation. `history` are the items of the earlier turns, their inputs and outputs, oldest first.
+
+    Raises: BadRequest: a reference to an item that is not there, a tool that cannot be chosen, nothing to answer to.
+    """
+    earlier = [item for item in history if _usable(item)]
+    known = {item.get("id") for item in earlier}
+    for i, item in enumerate(request.items):
+        if kind_of(item) == "item_reference" and item["id"] not in known:
+            raise _unknown_item(i, item)
+    items = [item for item in request.items if kind_of(item) != "item_reference"]
+    told = merged([*_added_tools(earlier), request.tools, *_added_tools(items)])
+    choice, told = choose(request.tool_choice, told)
+    messages: list[Json] = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    messages += chat_messages([*earlier, *items])
+    if not messages:
+        raise BadRequest("input: nothing in it is told to the model; send a message", "input")
+    body = {**request.draft.body, "messages": messages}
+    if told:
+        body["tools"] = list(told)
+        if request.tool_choice is not None:
+            body["tool_choice"] = _chat_choice(choice)
+    else:
+        body.pop("parallel_tool_calls", None)
+    return replace(
+        request.draft,
+        body=body,
+        messages=tuple(template_message(message) for message in messages),
+        tools=told,
+        tool_choice=choice,
+        unsupported=_unsupported(request.items, earlier),
+    )
+
+
+# --- references to stored items ----------------------------------------------------------------------
+
+
+def referenced_ids(request: ResponsesRequest) -> tuple[str, ...]:
+    """The ids of the stored items that stand in the input by their id only."""
+    return tuple(cast("str", item["id"]) for item in request.items if kind_of(item) == "item_reference")
+
+
+def resolved(request: ResponsesRequest, found: Mapping[str, Json]) -> ResponsesRequest:
+    """The request with the items themselves in place of the references to them.
+
+    Raises: BadRequest: one of them is not in `found`.
+    """
+    items = list(request.items)
+    for i, item in enumerate(items):
+        if kind_of(item) == "item_reference":
+            if item["id"] not in found:
+                raise _unknown_item(i, item)
+            items[i] = found[cast("str", item["id"])]
+    return replace(request, items=tuple(items))
+
+
+def _unknown_item(i: int, item: Json) -> BadRequest:
+    shown = repr(item["id"])[:80]
+    return BadRequest(f"input[{i}].id: no item {shown} is kept here; send the item itself", f"input[{i}].id")
+
+
+# --- checks ------------------------------------------------------------------------------------------
+
+
+def _items(fields: ResponsesBody) -> tuple[Json, ...]:
+    given = fields.input
+    if isinstance(given, str):
+        return ({"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]},)
+    if not given and fields.previous_response_id is None:
+        what = "required" if given is None else "empty; send at least one item"
+        raise BadRequest(f"input: {what}", "input")
+    check_items(given or [], "input")
+    return tuple(given or [])
+
+
+def _check_flags(fields: ResponsesBody) -> None:
+    if fields.background and fields.store is False:
+        raise BadRequest("background: needs store: true, as its answer is fetched later", "background")
+    if (fields.prompt_cache_options or {}).get("prewarm"):
+        name = "prompt_cache_options.prewarm"
+        raise BadRequest(f"{name}: a request without an answer is not supported; leave it out", name)
+
+
+def _check_metadata(metadata: Json) -> None:
+    if len(metadata) > MAX_METADATA:
+        raise BadRequest(f"metadata: {len(metadata)} pairs exceed the limit of {MAX_METADATA}", "metadata")
+    for key, value in metadata.items():
+        where = f"metadata.{key[:MAX_METADATA_KEY_CHARS]}"
+        if len(key) > MAX_METADATA_KEY_CHARS:
+            raise BadRequest(
+                f"metadata: a key of {len(key)} characters exceeds the limit of {MAX_METADATA_KEY_CHARS}", "metadata"
+            )
+        if not isinstance(value, str):
+            raise BadRequest(f"{where}: expected str", where)
+        if len(value) > MAX_METADATA_CHARS:
+            raise BadRequest(f"{where}: {len(value)} characters exceed the limit of {MAX_METADATA_CHARS}", where)
+
+
+def _effort(reasoning: ReasoningField | None) -> str | None:
+    effort = reasoning and reasoning.effort
+    if effort is None or effort in EFFORTS:
+        return effort
+    raise BadRequest(
+        f"reasoning.effort: {repr(effort)[:80]} is not one of {', '.join(EFFORTS)}",
+        "reasoning.effort",
+    )
+
+
+def _wants_logprobs(fields: ResponsesBody) -> bool:
+    for i, name in enumerate(fields.include or ()):
+        if name != LOGPROBS and name not in NO_EFFECT_INCLUDES:
+            raise BadRequest(f"include[{i}]: {repr(name)[:80]} is not known", f"include[{i}]")
+    return LOGPROBS in (fields.include or ()) or bool(fields.top_logprobs)
+
+
+# --- what becomes of the fields ----------------------------------------------------------------------
+
+
+def _echo(fields: ResponsesBody, tools: Sequence[Json]) -> Mapping[str, object]:
+    """Of the fields without effect, only values that the API knows: clients check the response object."""
+    reasoning, text = fields.reasoning or ReasoningField(), fields.text or TextField()
+    echoed_text: Json = {"format": text.format or {"type": "text"}}
+    if text.verbosity in _VERBOSITIES:
+        echoed_text["verbosity"] = text.verbosity
+    return {
+        "instructions": fields.instructions,
+        "max_output_tokens": fields.max_output_tokens,
+        "max_tool_calls": fields.max_tool_calls,
+        "metadata": fields.metadata or {},
+        "parallel_tool_calls": fields.parallel_tool_calls is not False,
+        "previous_response_id": fields.previous_response_id,
+        "prompt_cache_key": fields.prompt_cache_key,
+        "reasoning": {
+            "effort": reasoning.effort,
+            "summary": reasoning.summary if reasoning.summary in _SUMMARIES else None,
+        },
+        "safety_identifier": fields.safety_identifier,
+        "service_tier": "default",
+        "temperature": fields.temperature,
+        "text": echoed_text,
+        "tool_choice": echoed_choice(fields.tool_choice),
+        "tools": list(tools),
+        "top_logprobs": fields.top_logprobs,
+        "top_p": fields.top_p,
+        "truncation": "disabled",
+        "user": fields.user,
+    }
+
+
+def _draft(body: Json, fields: ResponsesBody, effort: str | None, logprobs: bool) -> GenerateRequest:
+    response_format = _response_format(fields.text)
+    ours: Json = {
+        "model": fields.model,
+        "max_tokens": fields.max_output_tokens,
+        "temperature": fields.temperature,
+        "top_p": fields.top_p,
+        "response_format": response_format,
+        "reasoning_effort": effort,
+        "parallel_tool_calls": fields.parallel_tool_calls,
+        "logprobs": True if logprobs else None,
+        "top_logprobs": fields.top_logprobs if logprobs else None,
+    }
+    passed = {name: value for name, value in body.items() if name not in _OWN}
+    return GenerateRequest(
+        body=passed | {name: value for name, value in ours.items() if value is not None},
+        messages=(),
+        model=fields.model,
+        tools=(),
+        tool_choice="none",
+        max_tokens=fields.max_output_tokens,
+        stop=stop_strings(fields.stop),
+        sampling=sampling_values(fields),
+        thinking=thinks(fields, effort),
+        template_kwargs=fields.chat_template_kwargs or {},
+        response_format=response_format,
+        logprobs=logprobs,
+        stream=bool(fields.stream),
+        include_usage=True,
+        names={
+            "messages": "input",
+            "max_tokens": "max_output_tokens",
+            "response_format": "text.format",
+            "response_format.json_schema": "text.format",
+            "logprobs": "include" if LOGPROBS in (fields.include or ()) else "top_logprobs",
+        },
+    )
+
+
+def _response_format(text: TextField | None) -> Json | None:
+    """`text.format` in chat form, with its faults: the service checks it for all APIs."""
+    given = text and text.format
+    if not given or given.get("type") == "text":
+        return None
+    if given.get("type") != "json_schema":
+        return {"type": given.get("type")}
+    names = ("name", "description", "schema", "strict")
+    return {"type": "json_schema", "json_schema": {name: given[name] for name in names if given.get(name) is not None}}
+
+
+def _chat_choice(choice: str) -> object:
+    name = choice.removeprefix("function:")
+    return choice if name == choice else {"type": "function", "function": {"name": name}}
+
+
+def _added_tools(items: Sequence[Json]) -> list[tuple[Json, ...]]:
+    added = [item["tools"] for item in items if kind_of(item) == "additional_tools"]
+    return [parse_tools(cast("list[Json]", tools)).told for tools in added]
+
+
+def _usable(item: Json) -> bool:
+    """Whether an item of an earlier turn belongs in the prompt: no result can come for a call that was cut."""
+    kind = kind_of(item)
+    if kind in CALLS:
+        return item.get("status") not in STATUSES or item.get("status") == "completed"
+    return kind != "item_reference"
+
+
+def _unsupported(items: Sequence[Json], earlier: Sequence[Json]) -> tuple[str, str] | None:
+    if (path := first_image(items, "input")) is not None:
+        return path, IMAGE_PART
+    return ("previous_response_id", IMAGE_PART) if first_image(earlier, "") is not None else None
