@@ -13,6 +13,7 @@ from serve.parse.fields import (
     SamplingFields,
     check_count,
     check_function,
+    check_metadata,
     parsed_arguments,
     sampling_values,
     stop_strings,
@@ -20,6 +21,10 @@ from serve.parse.fields import (
     tool_name,
 )
 from serve.request import BadRequest, GenerateRequest, Json
+
+
+KEEPING = frozenset({"store", "metadata"})
+"""Fields that say what is kept of an answer."""
 
 
 class StreamOptions(Struct):
@@ -43,6 +48,8 @@ class ChatBody(SamplingFields, kw_only=True):
     reasoning_effort: str | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    store: bool | None = None
+    metadata: object = None
 
 
 def parse_chat(body: Json) -> GenerateRequest:
@@ -61,8 +68,10 @@ def parse_chat(body: Json) -> GenerateRequest:
         raise BadRequest("top_logprobs: needs logprobs: true", "top_logprobs")
     messages = tuple(_message(value, f"messages[{i}]") for i, value in enumerate(fields.messages))
     tools = _tools(fields.tools or [])
+    metadata = _metadata(fields)
     return GenerateRequest(
-        body=body,
+        # what is kept is kept here, not by an upstream as well
+        body={name: value for name, value in body.items() if name not in KEEPING} if fields.store else body,
         messages=messages,
         model=fields.model,
         tools=tools,
@@ -77,7 +86,19 @@ def parse_chat(body: Json) -> GenerateRequest:
         stream=bool(fields.stream),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
         unsupported=unsupported_part(body),
+        store=bool(fields.store),
+        metadata=metadata,
     )
+
+
+def _metadata(fields: ChatBody) -> dict[str, str]:
+    """What is kept with the answer. Where nothing is kept it is not ours, and not checked."""
+    if not fields.store or fields.metadata is None:
+        return {}
+    if not isinstance(fields.metadata, dict):
+        raise BadRequest("metadata: expected object", "metadata")
+    check_metadata(cast("Json", fields.metadata))
+    return cast("dict[str, str]", fields.metadata)
 
 
 def _max_tokens(fields: ChatBody) -> int | None:

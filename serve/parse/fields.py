@@ -130,3 +130,23 @@ def parsed_arguments(arguments: str) -> Json | str:
     if not isinstance(parsed, dict) or too_deep(cast("Json", parsed)) is not None:
         return arguments
     return cast("Json", parsed)
+
+
+MAX_METADATA = 16
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_CHARS = 512
+
+
+def check_metadata(metadata: Json) -> None:
+    if len(metadata) > MAX_METADATA:
+        raise BadRequest(f"metadata: {len(metadata)} pairs exceed the limit of {MAX_METADATA}", "metadata")
+    for key, value in metadata.items():
+        where = f"metadata.{key[:MAX_METADATA_KEY_CHARS]}"
+        if len(key) > MAX_METADATA_KEY_CHARS:
+            raise BadRequest(
+                f"metadata: a key of {len(key)} characters exceeds the limit of {MAX_METADATA_KEY_CHARS}", "metadata"
+            )
+        if not isinstance(value, str):
+            raise BadRequest(f"{where}: expected str", where)
+        if len(value) > MAX_METADATA_CHARS:
+            raise BadRequest(f"{where}: {len(value)} characters exceed the limit of {MAX_METADATA_CHARS}", where)

@@ -14,20 +14,22 @@ from serve.request import BadRequest, Json
 
 TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 IMAGE_PART = "input_image"
+REASONING_PARTS = ("reasoning_text", "text")
+"""Of reasoning that can be read; what is encrypted says nothing here."""
 ROLES = ("user", "system", "developer", "assistant")
-STATUSES = ("in_progress", "completed", "incomplete")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of item. `prefix` begins the ids that we give. `needs` are the fields without which the API's list of
-    input items cannot show it; None: the list has no such kind. `status` is the one that the list shows where none
-    was given, None where it needs none. `check` is None for a kind that says nothing to the model."""
+    input items cannot show it; None: the list has no such kind. `statuses` are those that it may show; `status` is
+    for an item without one, None where it needs none. `check` is None for a kind that says nothing to the model."""
 
     prefix: str
     check: Callable[[Json, str], None] | None
     needs: tuple[str, ...] | None = ()
     status: str | None = "completed"
+    statuses: tuple[str, ...] = ("in_progress", "completed", "incomplete")
 
 
 def kind_of(item: Json) -> str:
@@ -36,6 +38,11 @@ def kind_of(item: Json) -> str:
     if isinstance(kind, str):
         return kind
     return "message" if "role" in item else "item_reference"
+
+
+def is_whole(item: Json) -> bool:
+    """Whether the item is all of what it was to be. One without a status is."""
+    return item.get("status") not in ("in_progress", "incomplete")
 
 
 def check_items(items: Sequence[Json], where: str) -> None:
@@ -64,10 +71,10 @@ def with_ids(items: Sequence[Json], new_id: Callable[[str], str]) -> tuple[Json,
             continue
         given = item.get("id")
         made: Json = {**item, "type": name, "id": given if isinstance(given, str) and given else new_id(kind.prefix)}
-        if kind.status is not None and not isinstance(made.get("status"), str):
-            made["status"] = kind.status
-        elif kind.status is None and made.get("status") not in STATUSES:
+        if made.get("status") not in kind.statuses:
             made.pop("status", None)
+            if kind.status is not None:
+                made["status"] = kind.status
         if (shape := _SHAPES.get(name)) is not None:
             shape(made)
         listed.append(made)
@@ -131,13 +138,15 @@ def _part(part: object, where: str, images: bool) -> None:
 
 
 def _reasoning(item: Json, where: str) -> None:
-    for name, kinds in (("summary", ("summary_text",)), ("content", ("reasoning_text", "text"))):
+    for name, kinds in (("summary", ("summary_text",)), ("content", REASONING_PARTS)):
         _may(item, name, list, where)
         for i, part in enumerate(cast("list[object]", item.get(name) or [])):
             here = f"{where}.{name}[{i}]"
             if not isinstance(part, dict):
                 raise BadRequest(f"{here}: expected object", here)
             kind = cast("Json", part).get("type")
+            if kind == "encrypted_content" and name == "content":
+                continue
             if kind not in kinds:
                 raise BadRequest(f"{here}.type: {repr(kind)[:80]} is not {kinds[0]!r}", f"{here}.type")
             _need(cast("Json", part), "text", str, here)
@@ -208,6 +217,8 @@ def _reference(item: Json, where: str) -> None:
     _need(item, "id", str, where)
 
 
+_RUN_STATUSES = ("in_progress", "searching", "completed", "incomplete", "failed")
+
 KINDS: Mapping[str, Kind] = {
     "message": Kind("msg", _message),
     "reasoning": Kind("rs", _reasoning, status=None),
@@ -219,32 +230,32 @@ KINDS: Mapping[str, Kind] = {
     "local_shell_call_output": Kind("lsho", _local_shell_output),
     "shell_call": Kind("sh", _shell_call),
     "shell_call_output": Kind("sho", _shell_output),
-    "apply_patch_call": Kind("apc", _patch_call),
-    "apply_patch_call_output": Kind("apco", _patch_output),
+    "apply_patch_call": Kind("apc", _patch_call, statuses=("in_progress", "completed")),
+    "apply_patch_call_output": Kind("apco", _patch_output, statuses=("completed", "failed")),
     "additional_tools": Kind("at", _additional_tools, status=None),
     "item_reference": Kind("", _reference, None),
     # what says nothing to the model
     "agent_message": Kind("", None, None),
-    "code_interpreter_call": Kind("ci", None, ("container_id",)),
+    "code_interpreter_call": Kind("ci", None, ("container_id",), statuses=(*_RUN_STATUSES, "interpreting")),
     "compaction": Kind("cmp", None, ("encrypted_content",), None),
     "compaction_summary": Kind("", None, None),
     "compaction_trigger": Kind("", None, None),
     "computer_call": Kind("cu", None, ("call_id", "pending_safety_checks")),
-    "computer_call_output": Kind("cuo", None, ("call_id", "output")),
+    "computer_call_output": Kind("cuo", None, ("call_id", "output"), statuses=_RUN_STATUSES),
     "configuration_update": Kind("cfg", None, (), None),
     "context_compaction": Kind("", None, None),
-    "file_search_call": Kind("fs", None, ("queries",)),
+    "file_search_call": Kind("fs", None, ("queries",), statuses=_RUN_STATUSES),
     "ghost_snapshot": Kind("", None, None),
-    "image_generation_call": Kind("ig", None, ()),
+    "image_generation_call": Kind("ig", None, statuses=("in_progress", "completed", "generating", "failed")),
     "mcp_approval_request": Kind("mcpr", None, ("arguments", "name", "server_label"), None),
     "mcp_approval_response": Kind("mcpa", None, ("approval_request_id", "approve"), None),
-    "mcp_call": Kind("mcp", None, ("arguments", "name", "server_label"), None),
+    "mcp_call": Kind("mcp", None, ("arguments", "name", "server_label"), None, (*_RUN_STATUSES, "calling")),
     "mcp_list_tools": Kind("mcpl", None, ("server_label", "tools"), None),
     "program": Kind("prg", None, ("call_id", "code", "fingerprint"), None),
-    "program_output": Kind("prgo", None, ("call_id", "result")),
+    "program_output": Kind("prgo", None, ("call_id", "result"), statuses=("completed", "incomplete")),
     "tool_search_call": Kind("ts", None, ("arguments", "execution")),
     "tool_search_output": Kind("tso", None, ("tools", "execution")),
-    "web_search_call": Kind("ws", None, ("action",)),
+    "web_search_call": Kind("ws", None, ("action",), statuses=_RUN_STATUSES),
 }
 """Every kind that is taken. Source: `ResponseInputItemParam` and `ResponseItem` in the openai package 3.57.0, and
 `ResponseItem` of Codex (agent_message, compaction_summary, context_compaction, ghost_snapshot), 2026."""
@@ -280,7 +291,8 @@ def _list_output(item: Json) -> None:
 def _list_reasoning(item: Json) -> None:
     item["summary"] = item.get("summary") or []
     if (content := item.get("content")) is not None:
-        item["content"] = [{**part, "type": "reasoning_text"} for part in cast("list[Json]", content)]
+        parts = [part for part in cast("list[Json]", content) if part["type"] in REASONING_PARTS]
+        item["content"] = [{**part, "type": "reasoning_text"} for part in parts]
 
 
 def _list_local_shell(item: Json) -> None:

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
-
-from msgspec import Meta, Struct
+from typing import cast
 
 from serve.parse.body import convert
-from serve.parse.fields import SamplingFields, sampling_values, stop_strings, thinks
-from serve.parse.items import IMAGE_PART, STATUSES, check_items, kind_of, with_ids
+from serve.parse.fields import check_metadata, sampling_values, stop_strings, thinks
+from serve.parse.items import IMAGE_PART, check_items, is_whole, kind_of, with_ids
+from serve.parse.response_fields import (
+    LOGPROBS,
+    MOVED,
+    OWN,
+    REFUSED,
+    SUMMARIES,
+    VERBOSITIES,
+    ReasoningField,
+    ResponsesBody,
+    TextField,
+    check_flags,
+    effort_of,
+    wants_logprobs,
+)
 from serve.parse.tools import choose, echoed_choice, merged, parse_tools
 from serve.parse.turns import CALLS, chat_messages, first_image, template_message
 from serve.request import BadRequest, GenerateRequest, Json
 
 __all__ = [
-    "MOVED",
-    "NO_EFFECT",
-    "NO_EFFECT_INCLUDES",
-    "REFUSED",
-    "SUPPORTED",
     "ResponsesRequest",
     "generate_request",
     "parse_responses",
@@ -32,136 +39,6 @@ __all__ = [
     "resolved",
     "with_ids",
 ]
-
-SUPPORTED = frozenset(
-    {
-        "background",
-        "include",
-        "input",
-        "instructions",
-        "max_output_tokens",
-        "metadata",
-        "model",
-        "parallel_tool_calls",
-        "previous_response_id",
-        "reasoning",
-        "store",
-        "stream",
-        "temperature",
-        "text",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-        "top_p",
-    }
-)
-"""The fields of the API that do what they say. A field that no table has is passed on to engines that speak chat."""
-
-NO_EFFECT: Mapping[str, str] = {
-    "access_programs": "there are none",
-    "background_options": "a background response starts at once",
-    "client_metadata": "",
-    "context_management": "nothing is compacted; a prompt that does not fit is refused",
-    "image": "",
-    "max_tool_calls": "no tool runs here",
-    "prompt_cache_key": "the engine finds what it has cached by the text",
-    "prompt_cache_options": "the engine decides what it caches",
-    "prompt_cache_retention": "the engine decides what it caches",
-    "reasoning.context": "",
-    "reasoning.generate_summary": "the reasoning itself is sent, not a summary",
-    "reasoning.mode": "",
-    "reasoning.summary": "the reasoning itself is sent, not a summary",
-    "safety_identifier": "",
-    "service_tier": "there is one, 'default'",
-    "stream_options": "nothing is obfuscated; usage is always sent",
-    "text.verbosity": "",
-    "truncation": "nothing is cut off; a prompt that does not fit is refused",
-    "user": "",
-}
-"""The fields that are accepted and change nothing → why, where it needs saying."""
-
-NO_EFFECT_INCLUDES = frozenset(
-    {
-        "code_interpreter_call.outputs",
-        "computer_call_output.output.image_url",
-        "file_search_call.results",
-        "message.input_image.image_url",
-        "reasoning.encrypted_content",
-        "web_search_call.action.sources",
-        "web_search_call.results",
-    }
-)
-"""Values of `include` that are accepted and change nothing."""
-
-REFUSED: Mapping[str, str] = {
-    "conversation": "send previous_response_id, or the items themselves",
-    "moderation": "nothing is moderated here; leave it out",
-    "prompt": "no prompts are kept here; send instructions and input",
-}
-"""The fields of the API that are not supported → what to do."""
-
-MOVED: Mapping[str, str] = {
-    "function_call": "send tool_choice",
-    "functions": "send tools",
-    "logprobs": "send include: ['message.output_text.logprobs']",
-    "max_completion_tokens": "send max_output_tokens",
-    "max_tokens": "send max_output_tokens",
-    "messages": "send input",
-    "n": "one answer is made; leave it out",
-    "reasoning_effort": "send reasoning.effort",
-    "response_format": "send text.format",
-}
-"""Fields of chat completions, refused as the API does: passed on, they would overrule those of this API."""
-
-LOGPROBS = "message.output_text.logprobs"
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_SUMMARIES = ("auto", "concise", "detailed")
-_VERBOSITIES = ("low", "medium", "high")
-MAX_METADATA = 16
-MAX_METADATA_KEY_CHARS = 64
-MAX_METADATA_CHARS = 512
-
-_OWN = SUPPORTED | NO_EFFECT.keys() | REFUSED.keys() | MOVED.keys()
-
-
-class TextField(Struct):
-    format: Json | None = None
-    verbosity: str | None = None
-
-
-class ReasoningField(Struct):
-    effort: str | None = None
-    summary: str | None = None
-    generate_summary: str | None = None
-
-
-class ResponsesBody(SamplingFields, kw_only=True):
-    """The fields that are read. Those without effect are checked for their type only."""
-
-    input: str | list[Json] | None = None
-    model: str | None = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    stream: bool | None = None
-    background: bool | None = None
-    store: bool | None = None
-    include: list[str] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31)] | None = None
-    metadata: Json | None = None
-    tools: list[Json] | None = None
-    tool_choice: str | Json | None = None
-    parallel_tool_calls: bool | None = None
-    text: TextField | None = None
-    reasoning: ReasoningField | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    max_tool_calls: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: Json | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    stream_options: Json | None = None
-    truncation: str | None = None
-    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +71,13 @@ def parse_responses(body: Json) -> ResponsesRequest:
             raise BadRequest(f"{name}: not supported by this API; {remedy}", name)
     fields = convert(body, ResponsesBody)
     items = _items(fields)
-    _check_flags(fields)
-    _check_metadata(fields.metadata or {})
-    effort = _effort(fields.reasoning)
+    check_flags(fields)
+    check_metadata(fields.metadata or {})
+    effort = effort_of(fields.reasoning)
     tools = parse_tools(fields.tools or [])
     if fields.previous_response_id is None:  # else the earlier turns may have brought more tools
         choose(fields.tool_choice, merged([tools.told, *_added_tools(items)]))
-    logprobs = _wants_logprobs(fields)
+    logprobs = wants_logprobs(fields)
     return ResponsesRequest(
         items=items,
         previous_response_id=fields.previous_response_id,
@@ -278,9 +155,6 @@ def _unknown_item(i: int, item: Json) -> BadRequest:
     return BadRequest(f"input[{i}].id: no item {shown} is kept here; send the item itself", f"input[{i}].id")
 
 
-# --- checks ------------------------------------------------------------------------------------------
-
-
 def _items(fields: ResponsesBody) -> tuple[Json, ...]:
     given = fields.input
     if isinstance(given, str):
@@ -292,46 +166,6 @@ def _items(fields: ResponsesBody) -> tuple[Json, ...]:
     return tuple(given or [])
 
 
-def _check_flags(fields: ResponsesBody) -> None:
-    if fields.background and fields.store is False:
-        raise BadRequest("background: needs store: true, as its answer is fetched later", "background")
-    if (fields.prompt_cache_options or {}).get("prewarm"):
-        name = "prompt_cache_options.prewarm"
-        raise BadRequest(f"{name}: a request without an answer is not supported; leave it out", name)
-
-
-def _check_metadata(metadata: Json) -> None:
-    if len(metadata) > MAX_METADATA:
-        raise BadRequest(f"metadata: {len(metadata)} pairs exceed the limit of {MAX_METADATA}", "metadata")
-    for key, value in metadata.items():
-        where = f"metadata.{key[:MAX_METADATA_KEY_CHARS]}"
-        if len(key) > MAX_METADATA_KEY_CHARS:
-            raise BadRequest(
-                f"metadata: a key of {len(key)} characters exceeds the limit of {MAX_METADATA_KEY_CHARS}", "metadata"
-            )
-        if not isinstance(value, str):
-            raise BadRequest(f"{where}: expected str", where)
-        if len(value) > MAX_METADATA_CHARS:
-            raise BadRequest(f"{where}: {len(value)} characters exceed the limit of {MAX_METADATA_CHARS}", where)
-
-
-def _effort(reasoning: ReasoningField | None) -> str | None:
-    effort = reasoning and reasoning.effort
-    if effort is None or effort in EFFORTS:
-        return effort
-    raise BadRequest(
-        f"reasoning.effort: {repr(effort)[:80]} is not one of {', '.join(EFFORTS)}",
-        "reasoning.effort",
-    )
-
-
-def _wants_logprobs(fields: ResponsesBody) -> bool:
-    for i, name in enumerate(fields.include or ()):
-        if name != LOGPROBS and name not in NO_EFFECT_INCLUDES:
-            raise BadRequest(f"include[{i}]: {repr(name)[:80]} is not known", f"include[{i}]")
-    return LOGPROBS in (fields.include or ()) or bool(fields.top_logprobs)
-
-
 # --- what becomes of the fields ----------------------------------------------------------------------
 
 
@@ -339,7 +173,7 @@ def _echo(fields: ResponsesBody, tools: Sequence[Json]) -> Mapping[str, object]:
     """Of the fields without effect, only values that the API knows: clients check the response object."""
     reasoning, text = fields.reasoning or ReasoningField(), fields.text or TextField()
     echoed_text: Json = {"format": text.format or {"type": "text"}}
-    if text.verbosity in _VERBOSITIES:
+    if text.verbosity in VERBOSITIES:
         echoed_text["verbosity"] = text.verbosity
     return {
         "instructions": fields.instructions,
@@ -351,7 +185,7 @@ def _echo(fields: ResponsesBody, tools: Sequence[Json]) -> Mapping[str, object]:
         "prompt_cache_key": fields.prompt_cache_key,
         "reasoning": {
             "effort": reasoning.effort,
-            "summary": reasoning.summary if reasoning.summary in _SUMMARIES else None,
+            "summary": reasoning.summary if reasoning.summary in SUMMARIES else None,
         },
         "safety_identifier": fields.safety_identifier,
         "service_tier": "default",
@@ -379,7 +213,7 @@ def _draft(body: Json, fields: ResponsesBody, effort: str | None, logprobs: bool
         "logprobs": True if logprobs else None,
         "top_logprobs": fields.top_logprobs if logprobs else None,
     }
-    passed = {name: value for name, value in body.items() if name not in _OWN}
+    passed = {name: value for name, value in body.items() if name not in OWN}
     return GenerateRequest(
         body=passed | {name: value for name, value in ours.items() if value is not None},
         messages=(),
@@ -428,10 +262,7 @@ def _added_tools(items: Sequence[Json]) -> list[tuple[Json, ...]]:
 
 def _usable(item: Json) -> bool:
     """Whether an item of an earlier turn belongs in the prompt: no result can come for a call that was cut."""
-    kind = kind_of(item)
-    if kind in CALLS:
-        return item.get("status") not in STATUSES or item.get("status") == "completed"
-    return kind != "item_reference"
+    return is_whole(item) if kind_of(item) in CALLS else kind_of(item) != "item_reference"
 
 
 def _unsupported(items: Sequence[Json], earlier: Sequence[Json]) -> tuple[str, str] | None:

@@ -81,7 +81,7 @@ class _Turn:
 def _reasoning(item: Json) -> list[str]:
     """The reasoning itself; its summary where that is all there is."""
     for name in ("content", "summary"):
-        texts = [cast("str", part["text"]) for part in cast("list[Json]", item.get(name) or [])]
+        texts = [cast("str", part.get("text") or "") for part in cast("list[Json]", item.get(name) or [])]
         if any(texts):
             return ["\n\n".join(filter(None, texts))]
     return []
@@ -137,7 +137,7 @@ def _name(item: Json) -> str:
 
 
 CALLS: Mapping[str, Callable[[Json], tuple[str, str]]] = {
-    "function_call": lambda item: (_name(item), cast("str", item["arguments"])),
+    "function_call": lambda item: (_name(item), _given(cast("str", item["arguments"]))),
     "custom_tool_call": lambda item: (_name(item), _json({"input": item["input"]})),
     "local_shell_call": lambda item: ("local_shell", _json(item["action"])),
     "shell_call": lambda item: ("shell", _json(item["action"])),
@@ -166,6 +166,11 @@ _OUTPUTS: Mapping[str, Callable[[Json], str | list[Json]]] = {
 """Kind of a result → what it says."""
 
 _WITH_PARTS = ("message", "function_call_output", "custom_tool_call_output")
+
+
+def _given(arguments: str) -> str:
+    """Servers that speak chat read the text as JSON, also that of a call without arguments."""
+    return arguments if arguments.strip() else "{}"
 
 
 def _json(value: object) -> str:
