@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, assert_never, cast
+from typing import TypeAlias, assert_never
 
 import msgspec
 
@@ -49,10 +49,10 @@ Entry: TypeAlias = Made | Ended
 
 class _Text(msgspec.Struct, tag="t", array_like=True, forbid_unknown_fields=True):
     text: str
-    logprobs: Any  # the upstream's own JSON value, kept as it is
+    logprobs: object  # the upstream's own JSON value, kept as it is
 
     def entry(self) -> Entry:
-        return Text(self.text, cast("object", self.logprobs))
+        return Text(self.text, self.logprobs)
 
 
 class _Reasoning(msgspec.Struct, tag="r", array_like=True, forbid_unknown_fields=True):

@@ -14,6 +14,12 @@ class QueueWaitExpired(EngineError, RuntimeError):
     kind = FailKind.QUEUE_WAIT
 
 
+class StoreFailed(EngineError, RuntimeError):
+    """The answer could not be saved although that was promised."""
+
+    kind = FailKind.STORE
+
+
 class Refused(EngineError, RuntimeError):
     """The server does not take the request now (queue full, shutting down); `kind` says why."""
 
