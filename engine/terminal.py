@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 from engine.api import Cancel, failed_of
 from engine.events import Cancelled, Event, Failed, FailKind, Finished, Terminal
@@ -21,7 +22,7 @@ def sealed(
 
     A source that ends without one gives `Failed(CUT)` (or `Cancelled`, if that was asked for); one that raises gives
     the `Failed` of its exception; whatever follows the first terminal is not read. The source is closed and `settle`
-    called once with the terminal before the reader sees it; if `settle` raises, the terminal is a `Failed`. A reader
+    called once with the terminal before the reader sees it; if `settle` raises, the terminal is its `Failed`. A reader
     that leaves early settles `Cancelled`. Blocks as long as the source does.
     """
     terminal: Terminal | None = None
@@ -68,7 +69,7 @@ def _close(source: Iterator[Event]) -> None:
 def _settle(settle: Callable[[Terminal], None], terminal: Terminal) -> Terminal:
     try:
         settle(terminal)
-    except Exception:
+    except Exception as error:
         log.exception("the outcome of an answer could not be recorded")
-        return Failed(FailKind.INTERNAL, "the outcome could not be recorded; the server's log has the details")
+        return replace(failed_of(error), usage=terminal.usage)
     return terminal

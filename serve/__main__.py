@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+import platformdirs
+
 from engine.api import Engine, EngineDied, EngineStuck
 from serve.config import Config, ConfigError, RunConfig, load
 from serve.server import Server, serve
 from serve.service import Service
+from serve.store import Store, StoreError
 from serve.template import ChatTemplate
 from serve.tokenizer import Tokenizer, load_tokenizer
 
@@ -141,6 +144,21 @@ def prompt_side(run: RunConfig, engine: Engine) -> tuple[Tokenizer | None, ChatT
         raise ConfigError(f"tokenizer: {error}") from None
 
 
+def open_store(config: Config) -> Store | None:
+    """The store that the options name; None where nothing is to be kept."""
+    if config.store == "none":
+        return None
+    default = Path(platformdirs.user_data_dir("strata-serve", appauthor=False)) / "responses.db"
+    try:
+        return Store(
+            Path(config.store) if config.store else default,
+            max_age_s=config.store_max_age_s,
+            max_bytes=config.store_max_bytes,
+        )
+    except StoreError as error:
+        raise ConfigError(f"store: {error}; name another file with --store FILE, or --store none") from None
+
+
 def build(config: Config) -> Service:
     """The service with an engine that is not started yet.
 
@@ -157,6 +175,7 @@ def build(config: Config) -> Service:
         sampling=config.run.sampling,
         limits=config.limits,
         access=config.access,
+        store=open_store(config),
     )
 
 

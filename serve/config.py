@@ -14,6 +14,7 @@ from typing import Literal, cast
 from engine.api import SamplingValue
 from serve.service import Access, Limits
 
+SECONDS_A_DAY = 86_400
 ENGINES = ("llama", "strata", "upstream", "fake")
 
 
@@ -25,6 +26,13 @@ def seconds(text: object) -> float:
     value = float(cast("str", text))
     if not 0 <= value < math.inf:
         raise ValueError("not a time in seconds")
+    return value
+
+
+def days(text: object) -> float:
+    value = float(cast("str", text))
+    if not 0 < value < math.inf:
+        raise ValueError("not a time in days")
     return value
 
 
@@ -91,6 +99,9 @@ OPTIONS = (
     Option("queue-max", count, 64, "requests that may wait"),
     Option("drain-s", seconds, 30.0, "time for running requests at shutdown"),
     Option("max-body-mib", positive, 16, "largest request body in MiB"),
+    Option("store", string, None, "file that keeps responses, or none (default: in your data folder; also STRATA_STORE)"),
+    Option("store-max-days", days, 30.0, "kept responses are deleted after so many days"),
+    Option("store-max-mib", positive, 1024, "the oldest kept responses are deleted above this size"),
     Option("cors-origin", string, (), "web origin that may use the API ('*': any)", repeat=True),
     Option("trusted-origin", string, (), "web origin whose requests are taken without CORS headers", repeat=True),
     Option("log-format", string, "text", "form of the log on stderr", choices=("text", "json")),
@@ -134,6 +145,9 @@ class Config:
     host: str
     port: int
     silence_s: float
+    store: str | None
+    store_max_age_s: float
+    store_max_bytes: int
     log_format: Literal["text", "json"]
     limits: Limits
     access: Access
@@ -165,6 +179,10 @@ def load(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) ->
     values = {option.key: _value(option, given[option.key], file) for option in OPTIONS}
     if values["api_key"] is None:
         values["api_key"] = environ.get("STRATA_API_KEY")
+    if values["store"] is None:
+        values["store"] = environ.get("STRATA_STORE")
+    if values["store"] is not None and not cast("str", values["store"]).strip():
+        raise ConfigError("store: given but empty; name a file, or 'none'")
     if values["api_key"] is not None and not cast("str", values["api_key"]).strip():
         raise ConfigError("api-key: given but empty; set a key or leave it out")
     run = _run_config(file)
@@ -197,6 +215,9 @@ def load(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) ->
         host=cast("str", values["host"]),
         port=cast("int", values["port"]),
         silence_s=cast("float", values["silence_s"]),
+        store=cast("str | None", values["store"]),
+        store_max_age_s=cast("float", values["store_max_days"]) * SECONDS_A_DAY,
+        store_max_bytes=cast("int", values["store_max_mib"]) * 2**20,
         log_format=cast("Literal['text', 'json']", values["log_format"]),
     )
 

@@ -37,7 +37,7 @@ class GenerateRequest:
     """One generation. `max_tokens` None means up to the end of the context. `body` is the request as it came, for
     engines that speak chat themselves; the other fields are for engines that speak tokens. `unsupported` is the (path,
     type) of the first part that is not text. `names` says what the client's API calls a field that has another name
-    in chat completions, for errors."""
+    in chat completions, for errors. `store`: the answer is to be kept, with `metadata`."""
 
     body: Mapping[str, object]
     messages: tuple[Json, ...]
@@ -54,4 +54,6 @@ class GenerateRequest:
     stream: bool
     include_usage: bool
     unsupported: tuple[str, str] | None = None
+    store: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     names: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -22,10 +22,12 @@ from engine.api import (
     Cancel,
     ChatRequest,
     Engine,
+    EngineError,
     EngineRequest,
     SamplingValue,
     TokenRequest,
     error_of,
+    failed_of,
 )
 from engine.events import Cancelled, Event, Failed, FailKind, Finished, Terminal, Tick, Usage
 from engine.terminal import sealed
@@ -35,8 +37,10 @@ from serve.lifecycle import QueueWaitExpired, StructuredOutputError
 from serve.outcomes import record_of
 from serve.parse.fields import SAMPLING_KEYS, tool_name
 from serve.request import BadRequest, GenerateRequest, Json
+from serve.runs import Runs
+from serve.store import Store
 from serve.structured import FormatError, StructuredCheck, structured_check
-from serve.template import ChatTemplate, encode_prompt
+from serve.template import ChatTemplate, encode_prompt, forced_call
 from serve.tokenizer import Tokenizer
 from serve.verify import verified
 
@@ -95,6 +99,7 @@ class Service:
         sampling: Mapping[str, SamplingValue] | None = None,
         limits: Limits | None = None,
         access: Access | None = None,
+        store: Store | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
@@ -102,6 +107,7 @@ class Service:
         self.limits = limits or Limits()
         self.access = access or Access()
         self.aliases = tuple(aliases)
+        self.runs = Runs(store)
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY_LENGTH)
         self.started_at = time.time()
         self._model_name = model_name
@@ -151,23 +157,44 @@ class Service:
 
     # --- one request ---------------------------------------------------------------------------------
 
-    def answer(self, request: GenerateRequest, cancel: Cancel, request_id: str = "") -> Generator[Event, None, None]:
+    def answer(
+        self,
+        request: GenerateRequest,
+        cancel: Cancel,
+        request_id: str = "",
+        keep: Callable[[Terminal], None] = lambda terminal: None,
+    ) -> Generator[Event, None, None]:
         """The events of one answer, with exactly one terminal. Blocks as it is read; ticks at least every `TICK_S`.
+        `keep` saves the terminal before it is yielded; if it raises, the answer has failed.
 
         Raises (before the first event): BadRequest: the engine here cannot do what is asked, or it does not fit.
         """
-        return self._sealed(self._plan(request), cancel, request_id)
+        return self._answer(self._plan(request), cancel, request_id, keep)
 
-    def _sealed(self, plan: Plan, cancel: Cancel, request_id: str) -> Generator[Event, None, None]:
+    def _answer(
+        self,
+        plan: Plan,
+        cancel: Cancel,
+        request_id: str,
+        keep: Callable[[Terminal], None] = lambda terminal: None,
+    ) -> Generator[Event, None, None]:
         begun = time.monotonic()
 
         def settle(terminal: Terminal) -> None:
-            self._record(terminal, request_id, plan.prompt_tokens, time.monotonic() - begun)
+            truth = terminal
+            try:
+                keep(terminal)
+            except EngineError as error:
+                truth = failed_of(error)
+                raise
+            finally:
+                self._record(truth, request_id, plan.prompt_tokens, time.monotonic() - begun)
 
-        return sealed(self._events(plan, cancel), cancel, settle)
+        with self._registered(cancel), closing(sealed(self._events(plan, cancel), cancel, settle)) as events:
+            yield from events
 
     def _events(self, plan: Plan, cancel: Cancel) -> Iterator[Event]:
-        with self._admission.enter() as ticket, self._registered(cancel):
+        with self._admission.enter() as ticket:
             deadline = time.monotonic() + self.limits.queue_wait_s
             while not ticket.wait(TICK_S):
                 if cancel.is_set():
@@ -235,17 +262,25 @@ class Service:
             raise BadRequest("logprobs: this engine does not give them; leave the field out", "logprobs")
         if request.body.get("logit_bias"):
             raise BadRequest("logit_bias: not supported by this engine; leave the field out", "logit_bias")
-        if request.tool_choice == "required" or request.tool_choice.startswith("function:"):
-            raise BadRequest(
-                "tool_choice: this engine cannot be forced to call a tool; send 'auto' or 'none'", "tool_choice"
-            )
         if (part := request.unsupported) is not None:
             raise BadRequest(f"{part[0]}: {part[1]!r} is not supported by this engine; send text", part[0])
         tools = () if request.tool_choice == "none" else request.tools
+        prefill = self._prefill(request)
         kwargs = dict(request.template_kwargs)
-        kwargs["enable_thinking"] = request.thinking
-        ids, thinking, max_new = self.prepare(list(request.messages), list(tools), kwargs, request.max_tokens or 0)
-        return self._token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check)
+        kwargs["enable_thinking"] = request.thinking and not prefill
+        ids, thinking, max_new = self.prepare(
+            list(request.messages), list(tools), kwargs, request.max_tokens or 0, prefill=prefill
+        )
+        return self._token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check, prefill)
+
+    def _prefill(self, request: GenerateRequest) -> str:
+        """How an answer that must be a tool call begins: the model is put into the middle of one."""
+        choice, _, name = request.tool_choice.partition(":")
+        if choice in ("auto", "none") or self.template is None:
+            return ""
+        if not name and len(request.tools) == 1:
+            name = tool_name(request.tools[0])
+        return forced_call(self.template, name or None)
 
     def _token_plan(
         self,
@@ -256,6 +291,7 @@ class Service:
         sampling: Mapping[str, SamplingValue],
         stop: tuple[str, ...] = (),
         check: StructuredCheck | None = None,
+        prefill: str = "",
     ) -> Plan:
         assert self.tokenizer is not None
         parse = ParseConfig(
@@ -263,20 +299,28 @@ class Service:
             tools=tuple(_tool_spec(tool) for tool in tools),
             stop=stop,
             end_ids=frozenset(self.tokenizer.end_ids),
+            prefill=prefill,
         )
         return Plan(TokenRequest(tuple(ids), max_new, {**self._sampling, **sampling}), check, parse, len(ids))
 
     def prepare(
-        self, messages: list[Json], tools: list[Json] | None, kwargs: Mapping[str, object], max_new: int
+        self,
+        messages: list[Json],
+        tools: list[Json] | None,
+        kwargs: Mapping[str, object],
+        max_new: int,
+        *,
+        prefill: str = "",
     ) -> tuple[list[int], bool, int]:
-        """Render and tokenize: (ids, whether it starts thinking, tokens to make). `max_new` 0 or less: the rest.
+        """Render and tokenize: (ids, whether it starts thinking, tokens to make). `max_new` 0 or less: the rest;
+        `prefill` is how the answer begins.
 
         Raises: BadRequest: the template refuses the messages, or the prompt and `max_new` exceed the context.
         """
         if self.template is None or self.tokenizer is None:
             raise BadRequest("this engine takes chats, not token ids")
         try:
-            ids = encode_prompt(self.template, self.tokenizer, messages, tools or None, kwargs)
+            ids = encode_prompt(self.template, self.tokenizer, messages, tools or None, kwargs, prefill)
         except ValueError as error:
             raise BadRequest(f"messages: {error}", "messages") from None
         thinking = kwargs.get("enable_thinking") is not False
@@ -316,7 +360,7 @@ class Service:
         ours = cancel if isinstance(cancel, Cancel) else AdoptedCancel(cancel)
         plan = self._token_plan(ids, thinking, tools or (), max_new, sampling_of(sampling))
         beat = time.monotonic()
-        events = self._sealed(plan, ours, "")
+        events = self._answer(plan, ours, "")
         with closing(events):
             for event in events:
                 match event:
@@ -344,14 +388,14 @@ class Service:
 
     def shutdown(self) -> None:
         """Take no more requests, let the running ones finish for up to `drain_s`, then end them as a shutdown.
-        Blocks until none is left, in bounded time."""
+        Blocks until none is left and what is kept is on disk, in bounded time."""
         self._admission.close()
         with self._idle:
-            if self._idle.wait_for(lambda: not self._active, self.limits.drain_s):
-                return
-            for cancel in self._active:
-                cancel.cancel("shutdown")
-            self._idle.wait_for(lambda: not self._active, 5.0)
+            if not self._idle.wait_for(lambda: not self._active, self.limits.drain_s):
+                for cancel in self._active:
+                    cancel.cancel("shutdown")
+                self._idle.wait_for(lambda: not self._active, 5.0)
+        self.runs.close()
 
     def _registered(self, cancel: Cancel) -> _Registration:
         return _Registration(self._active, self._idle, cancel)

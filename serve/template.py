@@ -70,8 +70,10 @@ def encode_prompt(
     messages: Sequence[Mapping[str, object]],
     tools: Sequence[Mapping[str, object]] | None = None,
     options: Mapping[str, object] | None = None,
+    prefill: str = "",
 ) -> list[int]:
-    """The prompt's token ids. `options` are further variables of the template, as a request gives them.
+    """The prompt's token ids. `options` are further variables of the template, as a request gives them; `prefill` is
+    how the answer begins.
 
     The template's own control tokens become control tokens; where a message, a tool or an option spells one, it
     stays text: before the template sees it, the spelling is broken by a character that occurs nowhere else, and what is
@@ -93,7 +95,17 @@ def encode_prompt(
         cast(list[Mapping[str, object]], marked_tools),
         **cast(dict[str, object], marked_options),
     )
-    return [token_id for part in text.split(mark) for token_id in tokenizer.encode(part, parse_special=True)]
+    parts = (text + prefill).split(mark)
+    return [token_id for part in parts for token_id in tokenizer.encode(part, parse_special=True)]
+
+
+def forced_call(template: ChatTemplate, name: str | None) -> str:
+    """How an answer begins that must be a call of the tool `name` (None: of any), in the template's own form."""
+    if name is None:
+        return "<tool_call>\n"
+    if "<function=" in template.source:
+        return f"<tool_call>\n<function={name}>\n"
+    return f'<tool_call>\n{{"name": "{name}", "arguments": '
 
 
 def _marked(value: object, starts: re.Pattern[str] | None, mark: str) -> object:

@@ -292,9 +292,7 @@ class FatalRecovery(unittest.TestCase):
         handler_class = make_handler(svc)
         handler = handler_class.__new__(handler_class)
         handler.wfile = io.BytesIO()
-        handler._head = None  # pyright: ignore[reportPrivateUsage]  # Strata calls it on a bare handler
-        handler._stream = None  # pyright: ignore[reportPrivateUsage]
-        handler._sse_error(cast("Any", error), {"model": "x"})  # pyright: ignore[reportPrivateUsage]
+        handler._sse_error(cast("Any", error), {"model": "x"})  # pyright: ignore[reportPrivateUsage]  # a bare handler
         return handler.wfile.getvalue().decode("utf-8")
 
     def test_closing_chunk_has_no_delta_and_says_error(self) -> None:

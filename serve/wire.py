@@ -14,6 +14,7 @@ class ErrorObject(TypedDict):
     code: str | None
     partial_output: NotRequired[str]
     usage: NotRequired[UsageObject | None]
+    response_id: NotRequired[str]
 
 
 class ErrorBody(TypedDict):
@@ -97,7 +98,7 @@ class ChatChoice(TypedDict):
     index: int
     message: AssistantMessage
     logprobs: object
-    finish_reason: str
+    finish_reason: str | None
 
 
 class ChatCompletion(TypedDict):
@@ -106,7 +107,8 @@ class ChatCompletion(TypedDict):
     created: int
     model: str
     choices: list[ChatChoice]
-    usage: UsageObject
+    usage: UsageObject | None
+    error: NotRequired[ErrorObject]
 
 
 # --- Responses ---------------------------------------------------------------------------------------

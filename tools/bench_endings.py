@@ -42,6 +42,7 @@ def server(script: dict[str, Any]) -> Generator[int, None, None]:
         path = Path(folder) / "script.json"
         path.write_text(json.dumps(script), encoding="utf-8")
         command = [sys.executable, "-m", "serve", "--engine", "fake", "--script", str(path), "--port", "0"]
+        command += ["--store", str(Path(folder) / "store.db")]
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
             try:

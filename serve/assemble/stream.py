@@ -115,6 +115,7 @@ class _Answer:
         self._calls = 0  # whole tool calls passed on
         self._tokens = 0
         self._reasoning_tokens = 0
+        self._prefilled = self._channels.feed(config.prefill)  # given with the first token: before, nothing was made
 
     def token(self, token_id: int) -> tuple[list[Piece], Terminal | None]:
         """The pieces that a token makes certain, and the terminal if it ends the answer."""
@@ -129,7 +130,8 @@ class _Answer:
             data = self._tokenizer.token_bytes(token_id)
         except ValueError as error:
             return self._over(Failed(FailKind.PROTOCOL, f"the engine made a token that does not exist: {error}"))
-        pieces = self._stopped(self._channels.feed(self._detokenizer.feed(data)))
+        prefilled, self._prefilled = self._prefilled, []
+        pieces = self._stopped(prefilled + self._channels.feed(self._detokenizer.feed(data)))
         return pieces, self._found() if self._stops.found is not None else None
 
     def end(self, terminal: Terminal) -> Iterator[Event]:
@@ -142,6 +144,8 @@ class _Answer:
         """What was held, and the fault in the answer's tool calls."""
         pieces = self._channels.feed(self._detokenizer.flush())
         last, fault = self._channels.finish(ending)
+        if self._prefilled:  # the model added nothing to what the prompt began
+            return [], fault
         pieces = self._stopped(pieces + last)
         held = self._stops.flush()
         return [*pieces, Text(held)] if held else pieces, fault

@@ -117,27 +117,19 @@ def piece_chunk(head: Head, event: Event) -> ChatChunk | None:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """Bytes to send now (b"" when there is nothing new). `terminal` is set on the last frame only."""
-
-    data: bytes
-    terminal: Terminal | None = None
-
-
-def stream(events: Iterable[Event], head: Head) -> Iterator[Frame]:
+def stream(events: Iterable[Event], head: Head) -> Iterator[sse.Frame]:
     """One frame per event; the last one holds the whole ending."""
     begun = False
     for event in events:
         if isinstance(event, Finished | Failed | Cancelled):
-            yield Frame(_ending(head, event, begun), event)
+            yield sse.Frame(_ending(head, event, begun), last=True)
             return
         made = piece_chunk(head, event)
         data = b"" if made is None else sse.data(made)
         if not begun and (data or isinstance(event, Accepted)):
             begun = True
             data = sse.data(first_chunk(head)) + data
-        yield Frame(data)
+        yield sse.Frame(data)
 
 
 def _ending(head: Head, terminal: Terminal, begun: bool) -> bytes:
@@ -177,8 +169,9 @@ class Collected:
                 pass
 
 
-def completion(head: Head, made: Collected, terminal: Finished) -> ChatCompletion:
-    """The body of an answer that was finished (or cut at the token limit)."""
+def completion(head: Head, made: Collected, terminal: Terminal | None) -> ChatCompletion:
+    """The body of an answer: what was made and how it ended, `finish_reason` null while it has not. One that failed
+    has the same `error` member as its stream's closing chunk."""
     text = "".join(made.text)
     message: AssistantMessage = {"role": "assistant", "content": text, "refusal": None}
     if made.reasoning:
@@ -186,7 +179,11 @@ def completion(head: Head, made: Collected, terminal: Finished) -> ChatCompletio
     if made.calls:
         message["content"] = text or None
         message["tool_calls"] = [_call(start, args) for start, args in made.calls.values()]
-    return {
+    finish_reason = None if terminal is None else outcomes.chat_finish_reason(terminal)
+    usage = Usage() if isinstance(terminal, Finished) else None
+    if terminal is not None and terminal.usage is not None:
+        usage = terminal.usage
+    body: ChatCompletion = {
         "id": head.id,
         "object": "chat.completion",
         "created": head.created,
@@ -196,11 +193,14 @@ def completion(head: Head, made: Collected, terminal: Finished) -> ChatCompletio
                 "index": 0,
                 "message": message,
                 "logprobs": _joined_logprobs(made.logprobs),
-                "finish_reason": outcomes.chat_finish_reason(terminal),
+                "finish_reason": finish_reason,
             }
         ],
-        "usage": outcomes.usage_object(terminal.usage or Usage()),
+        "usage": None if usage is None else outcomes.usage_object(usage),
     }
+    if isinstance(terminal, Failed | Cancelled):
+        body["error"] = outcomes.stream_error(terminal)
+    return body
 
 
 def _call(start: ToolCallStart, args: list[str]) -> ToolCall:

@@ -28,6 +28,7 @@ from serve.encode.response_items import Call, Item, Message, Thought, token_logp
 from serve.entries import Beat, Ended, Entry
 from serve.wire import ItemStatus, OutputItem, ResponseEvent, ResponseObject
 
+INDEX_DIGITS = 4
 ECHO_DEFAULTS: Mapping[str, object] = {
     "instructions": None,
     "max_output_tokens": None,
@@ -63,6 +64,11 @@ class Head:
     background: bool = False
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
     include_logprobs: bool = False
+
+
+def response_of_item(item_id: str) -> str:
+    """The id of the response that an output item of ours belongs to; no existing one for other ids."""
+    return f"resp_{item_id.partition('_')[2][:-INDEX_DIGITS]}"
 
 
 class ResponseEncoder:
@@ -208,7 +214,7 @@ class ResponseEncoder:
 
     def _new_id(self, prefix: str) -> str:
         """An id that nobody can guess who does not know the response's."""
-        return f"{prefix}_{self._secret}{len(self._items):04x}"
+        return f"{prefix}_{self._secret}{len(self._items):0{INDEX_DIGITS}x}"
 
     def _add(self, made: list[ResponseEvent], item: Item, told: OutputItem) -> None:
         self._items.append(item)

@@ -33,7 +33,7 @@ class ServerProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={"STRATA_STORE": str(folder / "store.db"), **os.environ, "PYTHONUNBUFFERED": "1"},
         )
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._pump, daemon=True).start()

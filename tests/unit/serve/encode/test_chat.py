@@ -56,7 +56,7 @@ def head(include_usage: bool = False) -> chat.Head:
 def sent(events: list[Event], include_usage: bool = False) -> tuple[bytes, list[dict[str, Any]]]:
     """The stream and its JSON events, after a check of the framing."""
     frames = list(chat.stream(iter(events), head(include_usage)))
-    assert [frame.terminal is not None for frame in frames] == [False] * (len(frames) - 1) + [True]
+    assert [frame.last for frame in frames] == [False] * (len(frames) - 1) + [True]
     wire = b"".join(frame.data for frame in frames)
     assert wire.isascii()
     assert wire.endswith(b"data: [DONE]\n\n")

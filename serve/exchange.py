@@ -1,0 +1,342 @@
+"""One HTTP exchange: routing, access, reading the request, answers that are not streamed, streams of frames.
+
+The exchange is the only owner and writer of its socket. It knows no API: what is answered is `serve.routes`, how an
+ending looks is `serve.outcomes` and `serve.encode`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import TypeAlias, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from serve import outcomes, sse
+from serve.httpio import BodyError, Peer, StreamBody, drain, read_body, too_large
+from serve.lifecycle import BodyState
+from serve.parse.body import json_object
+from serve.request import BadRequest
+from serve.service import Service
+from serve.wire import ErrorBody
+
+log = logging.getLogger("strata.http")
+
+T = TypeVar("T")
+
+IO_TIMEOUT_S = 60.0
+"""How long a client may be slow with one read or write before its connection is given up."""
+PEER_CHECK_S = 0.1
+PREFLIGHT_MAX_AGE_S = 600
+PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
+
+
+class ClientGone(Exception):
+    """The client's connection is broken."""
+
+
+Action: TypeAlias = Callable[..., None]
+"""Answers one exchange: called with the exchange, and the parts of the path in braces by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path (`/v1/things/{id}`: one segment in braces matches any) and its action for each method."""
+
+    path: str
+    actions: Mapping[str, Action]
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """The named segments, or None where the path is another one."""
+        mine, given = self.path.split("/"), path.split("/")
+        if len(mine) != len(given):
+            return None
+        found: dict[str, str] = {}
+        for pattern, segment in zip(mine, given, strict=True):
+            if pattern.startswith("{"):
+                found[pattern[1:-1]] = segment
+            elif pattern != segment:
+                return None
+        return found
+
+
+class Exchange(BaseHTTPRequestHandler):
+    """One connection. `svc` and `routes` are set by the server's handler class."""
+
+    svc: Service
+    routes: tuple[Route, ...] = ()
+    protocol_version = "HTTP/1.1"
+    server_version = "strata-serve"
+    sys_version = ""
+    timeout = IO_TIMEOUT_S
+    disable_nagle_algorithm = True
+
+    # --- the exchange --------------------------------------------------------------------------------
+
+    def handle_one_request(self) -> None:
+        self._answered = False
+        self._body_read = False
+        self._expects_continue = False
+        self._allow: Iterable[str] = ()
+        self._stream: StreamBody | None = None
+        self._ending: Callable[[BaseException], bytes] | None = None
+        self.head: object = None
+        self.request_id = uuid.uuid4().hex[:16]
+        try:
+            super().handle_one_request()
+        except (ConnectionError, TimeoutError, ClientGone):
+            self.close_connection = True
+
+    def handle_expect_100(self) -> bool:
+        """`100 Continue` is sent only when the body is about to be read: a refusal comes at once instead."""
+        self._expects_continue = True
+        return True
+
+    def do_GET(self) -> None:
+        self._route("GET")
+
+    def do_HEAD(self) -> None:
+        self._route("GET")
+
+    def do_POST(self) -> None:
+        self._route("POST")
+
+    def do_PUT(self) -> None:
+        self._route("PUT")
+
+    def do_PATCH(self) -> None:
+        self._route("PATCH")
+
+    def do_DELETE(self) -> None:
+        self._route("DELETE")
+
+    def do_OPTIONS(self) -> None:
+        self._route("OPTIONS")
+
+    def _route(self, method: str) -> None:
+        try:
+            actions, params = self._find(urlsplit(self.path).path.rstrip("/") or "/")
+            self._allow = actions
+            if method == "OPTIONS" and actions:
+                self._preflight()
+                return
+            self._check_access()
+            if not actions:
+                raise BadRequest(f"no such path: {urlsplit(self.path).path[:80]!r}", status=404)
+            action = actions.get(method)
+            if action is None:
+                raise BadRequest(f"method {method} is not allowed here; use {', '.join(actions)}", status=405)
+            action(self, **params)
+        except BadRequest as error:
+            self._refuse(error)
+        except (ConnectionError, TimeoutError, ClientGone):
+            raise
+        except Exception as error:
+            log.exception("%s internal error", self.request_id)
+            self._fault(error)
+
+    def _find(self, path: str) -> tuple[Mapping[str, Action], dict[str, str]]:
+        for route in self.routes:
+            if (params := route.match(path)) is not None:
+                return route.actions, params
+        return {}, {}
+
+    def _check_access(self) -> None:
+        origin = self.headers.get("Origin")
+        if origin is not None and not self._origin_allowed(origin):
+            raise BadRequest(f"origin {origin[:80]!r} is not allowed; see --cors-origin", status=403)
+        key = self.svc.access.api_key
+        if not key:
+            return
+        given = self.headers.get("x-api-key") or (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), key.encode()):
+            raise BadRequest("missing or wrong API key; send 'Authorization: Bearer KEY'", status=401)
+
+    def _origin_allowed(self, origin: str) -> bool:
+        access = self.svc.access
+        own = {f"{scheme}://{self.headers.get('Host', '')}" for scheme in ("http", "https")}
+        return "*" in access.cors_origins or origin in {*own, *access.cors_origins, *access.trusted_origins}
+
+    # --- the request ---------------------------------------------------------------------------------
+
+    def query(self) -> dict[str, str]:
+        """The query's fields; the last one wins where a name comes twice."""
+        fields = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        return {name: values[-1] for name, values in fields.items()}
+
+    def read_json(self) -> dict[str, object]:
+        """The request body, one JSON object.
+
+        Raises: BadRequest.
+        """
+        if self._expects_continue:
+            length = self.headers.get("Content-Length", "")
+            if length.isdigit() and int(length[:18]) > self.svc.limits.max_body_bytes:
+                raise too_large(self.svc.limits.max_body_bytes)
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise BodyError("Content-Encoding: not supported; send the body as it is", status=415)
+        body = read_body(self.rfile, self.headers, self.svc.limits.max_body_bytes)
+        self._body_read = True
+        return json_object(body)
+
+    def _has_body(self) -> bool:
+        return "Transfer-Encoding" in self.headers or self.headers.get("Content-Length", "0") != "0"
+
+    # --- answers that are not streamed ---------------------------------------------------------------
+
+    def _headers(self, status: int, headers: Mapping[str, str]) -> bytes:
+        phrase = PHRASES.get(status, "")
+        lines = [f"HTTP/1.1 {status} {phrase}", f"Server: {self.server_version}", f"Date: {self.date_time_string()}"]
+        lines += [f"{name}: {value}" for name, value in {**headers, **self._cors_headers()}.items()]
+        lines.append(f"x-request-id: {self.request_id}")
+        if self.close_connection:
+            lines.append("Connection: close")
+        elif self.request_version == "HTTP/1.0":
+            lines.append("Connection: keep-alive")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+    def _cors_headers(self) -> Mapping[str, str]:
+        origin = self.headers.get("Origin") if hasattr(self, "headers") else None
+        allowed = self.svc.access.cors_origins
+        if origin is None or not ("*" in allowed or origin in allowed):
+            return {}
+        exposed = "x-request-id, Retry-After"
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", "Access-Control-Expose-Headers": exposed}
+
+    def _preflight(self) -> None:
+        headers = {"Allow": ", ".join((*self._allow, "OPTIONS")), "Content-Length": "0"}
+        if self._cors_headers():
+            headers |= {
+                "Access-Control-Allow-Methods": headers["Allow"],
+                "Access-Control-Allow-Headers": self.headers.get("Access-Control-Request-Headers", "*"),
+                "Access-Control-Max-Age": str(PREFLIGHT_MAX_AGE_S),
+            }
+        self._send(204, headers, b"")
+
+    def _send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Write a whole answer in one write."""
+        head = self._headers(status, headers)
+        self._answered = True
+        self.wfile.write(head if self.command == "HEAD" else head + body)
+
+    def send_json(self, status: int, value: object, headers: Mapping[str, str] | None = None) -> None:
+        """Answer with JSON. A body that came and was not read ends the connection."""
+        if self._has_body() and not self._body_read:
+            self.close_connection = True
+        body = json.dumps(value, allow_nan=False).encode("ascii")
+        content = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        self._send(status, {**content, **(headers or {})}, body)
+
+    def send_failure(self, failure: outcomes.HttpFailure, body: ErrorBody) -> None:
+        self.send_json(failure.status, body, {"Retry-After": failure.retry_after} if failure.retry_after else None)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """The standard library's own refusals (bad request line, header too large…), in the API's form."""
+        self.close_connection = True
+        self._body_read = True  # there may be no headers to look at
+        self.send_json(code, outcomes.http_error(code, message or explain or "bad request"))
+
+    def _refuse(self, error: BadRequest) -> None:
+        unread = self._has_body() and not self._body_read
+        if isinstance(error, BodyError):
+            self.close_connection = True
+        headers = {"Allow": ", ".join(self._allow)} if error.status == 405 else {}
+        self.send_json(error.status, outcomes.http_error(error.status, error.message, error.param, error.code), headers)
+        if unread and not self._expects_continue:
+            drain(self.connection)
+
+    def _fault(self, error: BaseException) -> None:
+        """A fault of ours: as much as can still be said truthfully. When nothing can be said, the connection breaks
+        without the final chunk."""
+        self.close_connection = True
+        if not self._answered:
+            self.send_json(500, outcomes.http_error(500, "internal error; the server's log has the details"))
+        elif self._stream is not None and self._stream.state is BodyState.OPEN:
+            self.end_stream(error)
+
+    def end_stream(self, error: BaseException) -> None:
+        """End an open stream as its API tells a fault of ours.
+
+        Raises: whatever keeps that from being said: the connection is to be broken then.
+        """
+        if self._stream is None or self._ending is None:
+            raise error
+        self._stream.finish(self._ending(error))
+
+    # --- streams -------------------------------------------------------------------------------------
+
+    def watched(self, events: Iterator[T], peer: Peer) -> Iterator[T]:
+        """The events, while the client is there. After a FIN an interim `100 Continue` is the harmless probe.
+
+        Raises: ClientGone.
+        """
+        checked, probed = time.monotonic(), False
+        for event in events:
+            now = time.monotonic()
+            if now - checked >= PEER_CHECK_S:
+                checked = now
+                if peer.gone():
+                    raise ClientGone
+                if peer.half_closed and not probed and self.request_version != "HTTP/1.0":
+                    probed = True
+                    self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            yield event
+
+    def open_stream(self, head: object, ending: Callable[[BaseException], bytes] | None = None) -> None:
+        """Send the response head. `head` is what the stream's events share; `ending` gives the last bytes where a
+        fault of ours ends the stream (None: the handler's own form)."""
+        chunked = self.request_version != "HTTP/1.0"
+        headers = dict(sse.HEADERS)
+        if chunked:
+            headers["Transfer-Encoding"] = "chunked"
+        else:
+            self.close_connection = True
+        self.head, self._ending = head, ending
+        self._stream = StreamBody(self.wfile, chunked)
+        self._answered = True
+        self._stream.open(self._headers(200, headers))
+
+    def send_frames(self, frames: Iterator[sse.Frame], peer: Peer, beat_s: float | None) -> None:
+        """Send an open stream to its end. After `beat_s` without a byte a comment is sent; None where the frames
+        hold the heartbeats.
+
+        Raises: ClientGone, OSError: the client is gone.
+        """
+        stream = self._stream
+        assert stream is not None
+        sent = checked = time.monotonic()
+        for frame in frames:
+            if frame.last:
+                stream.finish(frame.data)
+                return
+            now = time.monotonic()
+            if frame.data:
+                stream.write(frame.data)
+                sent = now
+            elif beat_s is not None and now - sent >= beat_s:
+                stream.write(sse.KEEP_ALIVE)
+                sent = now
+            if now - checked >= PEER_CHECK_S:
+                checked = now
+                was_half_closed = peer.half_closed
+                if peer.gone():
+                    raise ClientGone
+                if peer.half_closed and not was_half_closed:
+                    stream.write(sse.KEEP_ALIVE)  # the probe that shows whether the client only half-closed
+                    sent = now
+        raise RuntimeError("a stream's frames ended without a terminal")
+
+    # --- logs ----------------------------------------------------------------------------------------
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        log.info("%s %s", getattr(self, "request_id", "-"), format % args)
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Requests are logged by the service when they end."""
