@@ -100,7 +100,7 @@ def generate_request(request: ResponsesRequest, history: Sequence[Json]) -> Gene
     Raises: BadRequest: a reference to an item that is not there, a tool that cannot be chosen, nothing to answer to.
     """
     earlier = [item for item in history if _usable(item)]
-    known = {item.get("id") for item in earlier}
+    known = [item.get("id") for item in earlier]
     for i, item in enumerate(request.items):
         if kind_of(item) == "item_reference" and item["id"] not in known:
             raise _unknown_item(i, item)
