@@ -228,7 +228,7 @@ class Exchange(BaseHTTPRequestHandler):
 
     def send_json(self, status: int, value: object, headers: Mapping[str, str] | None = None) -> None:
         """Answer with JSON. A body that came and was not read ends the connection."""
-        if self._has_body() and not self._body_read:
+        if not self._body_read and self._has_body():
             self.close_connection = True
         body = json.dumps(value, allow_nan=False).encode("ascii")
         content = {"Content-Type": "application/json", "Content-Length": str(len(body))}
