@@ -10,17 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,50 +22,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-STOP_TIMEOUT_S = 60.0
-READ_TIMEOUT_S = 120.0
+from tools.fake_server import connect, percentile, post, read_until, server
+
+CHAT = "/v1/chat/completions"
 SHORT_TOKENS = 1_000
 LONG_TOKENS = 50_000
 REPEATS = 5
-
-
-@contextmanager
-def server(script: dict[str, Any]) -> Generator[int, None, None]:
-    """A server over the fake engine; yields its port."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "script.json"
-        path.write_text(json.dumps(script), encoding="utf-8")
-        command = [sys.executable, "-m", "serve", "--engine", "fake", "--script", str(path), "--port", "0"]
-        command += ["--store", str(Path(folder) / "store.db")]
-        with (Path(folder) / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-            try:
-                assert process.stdout is not None
-                line = process.stdout.readline().decode()
-                if not line.startswith("ready: "):
-                    raise RuntimeError("the server did not start: " + (Path(folder) / "log").read_text("utf-8")[-500:])
-                yield int(line.split()[1].split(":")[2].split("/")[0])
-            finally:
-                process.terminate()
-                try:
-                    process.wait(STOP_TIMEOUT_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                if process.stdout is not None:
-                    process.stdout.close()
-
-
-def connect(port: int) -> socket.socket:
-    sock = socket.create_connection(("127.0.0.1", port), timeout=READ_TIMEOUT_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
-
-
-def post(sock: socket.socket, body: dict[str, Any]) -> None:
-    raw = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(raw)}\r\n\r\n"
-    sock.sendall(head.encode() + raw)
 
 
 def chat(max_tokens: int) -> dict[str, Any]:
@@ -92,23 +48,13 @@ def engine_pid(port: int) -> int:
     return int(json.loads(data.partition(b"\r\n\r\n")[2])["engine"]["pid"])
 
 
-def read_until(sock: socket.socket, mark: bytes) -> bytes:
-    data = b""
-    while mark not in data:
-        part = sock.recv(65_536)
-        if not part:
-            raise RuntimeError(f"the stream ended without {mark!r}")
-        data += part
-    return data
-
-
 def deaths_ms(count: int, console: Console) -> list[float]:
     """Milliseconds from the engine's SIGKILL to the last byte of the ending, `count` times."""
     took: list[float] = []
     with server({"requests": [[{"text": "Hello"}, {"stall": True}]], "then": "repeat"}) as port:
         for _ in track(range(count), "engine deaths", console=console):
             with connect(port) as sock:
-                post(sock, chat(100))
+                post(sock, CHAT, chat(100))
                 read_until(sock, b'"content": "o"')
                 pid = engine_pid(port)
                 begun = time.perf_counter()
@@ -123,7 +69,7 @@ def deaths_ms(count: int, console: Console) -> list[float]:
 def per_token_us(port: int, tokens: int) -> float:
     """Microseconds a token of one answer, from the first content to the end."""
     with connect(port) as sock:
-        post(sock, chat(tokens))
+        post(sock, CHAT, chat(tokens))
         read_until(sock, b'"content": "x"')
         begun = time.perf_counter()
         tail = b""
@@ -149,10 +95,6 @@ def token_costs() -> tuple[float, float]:
             short.append(statistics.median(per_token_us(port, SHORT_TOKENS) for _ in range(5)))
             long.append(per_token_us(port, LONG_TOKENS))
     return statistics.median(short), statistics.median(long)
-
-
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def main(argv: list[str] | None = None) -> int:
