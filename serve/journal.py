@@ -18,7 +18,8 @@ class Journal:
 
     def __init__(self) -> None:
         self.fault: str | None = None
-        """Why the entries cannot be saved now; set by the recorder. Whoever makes the answer then fails it."""
+        """Why the entries cannot be saved now, a sentence for people; set by the recorder. Whoever makes the answer
+        then fails it."""
         self.dropped = False
         """Its record was deleted: nothing of it is written any more; set by the recorder."""
         self._entries: list[Entry] = []

@@ -130,12 +130,12 @@ class Recorder:
     def _do(self, job: _Job) -> None:
         with self._changed:
             if self._closing:
-                raise StoreFailed("the answer could not be saved: the server is shutting down")
+                raise StoreFailed(_sentence("the server is shutting down"))
             self._jobs.append(job)
             self._changed.notify()
         job.answered.wait()
         if job.cause is not None:
-            raise StoreFailed(f"the answer could not be saved: {job.cause}")
+            raise StoreFailed(_sentence(job.cause))
 
     # --- the thread ----------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Recorder:
             data = encode(entries)
         except ValueError as error:
             if job is not None or not isinstance(last, Ended):
-                kept.journal.fault = str(error)
+                kept.journal.fault = _sentence(str(error))
                 if job is not None:
                     job.answer(str(error))
                 return None
@@ -240,7 +240,7 @@ class Recorder:
             log.warning("answers cannot be saved: %s", cause)
         self._failures += 1
         for part in parts:
-            part.kept.journal.fault = cause
+            part.kept.journal.fault = _sentence(cause)
             if part.job is not None:
                 part.job.answer(cause)
         for job in begun:
@@ -263,6 +263,10 @@ class Recorder:
                     self._tend_at = time.monotonic() + self._every_s
         except StoreError as error:
             log.warning("the store could not be tended: %s", error.cause)
+
+
+def _sentence(cause: str) -> str:
+    return f"the answer could not be saved: {cause}"
 
 
 def _encodable(entries: Sequence[Entry]) -> list[Entry]:

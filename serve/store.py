@@ -20,8 +20,10 @@ from serve.entries import Ended, Entry, decode, encode
 from serve.owner import Owner, is_gone, sweep
 
 PRUNE_RECORDS = 256
-PRUNE_BYTES = 32 * 2**20
-VACUUM_PAGES = 4_096
+PRUNE_BYTES = 8 * 2**20
+VACUUM_PAGES = 1_024
+SPARE_PAGES = 1_024
+"""As many free pages stay in the file: what comes next takes them, and moving pages about is not free."""
 ASK_OWNER_S = 1.0
 """A reader that polls asks no more often whether a record's owner is still there: asking takes the write lock."""
 
@@ -266,10 +268,11 @@ class Store:
     # --- retention -----------------------------------------------------------------------------------
 
     def prune(self) -> int:
-        """Delete ended records that are too old or too much, the oldest first, in one batch; how many those were. The
-        caller comes again until it is 0. Running records stay."""
+        """Delete ended records that are too old or too much, the oldest first, in one batch, and make the file
+        smaller in steps; how many records those were. The caller comes again soon until it is 0, and now and then.
+        Running records stay."""
         with self._database.read() as db:
-            if not self._too_much(db, _oldest(db, 1)):
+            if not self._too_much(db, _oldest(db, 1)) and _number(db, "freelist_count") <= SPARE_PAGES:
                 return 0
         with self._database.write() as db:
             before = _used_bytes(db)
@@ -279,7 +282,8 @@ class Store:
                     break
                 _delete(db, key)
                 count += 1
-            db.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+            for _ in range(min(_number(db, "freelist_count") - SPARE_PAGES, VACUUM_PAGES)):
+                db.execute("PRAGMA incremental_vacuum(1)")  # Python's module stops it after its first page anyway
             return count
 
     def _too_much(self, db: sqlite3.Connection, oldest: list[tuple[int, float]]) -> bool:
@@ -329,10 +333,12 @@ def _oldest(db: sqlite3.Connection, limit: int) -> list[tuple[int, float]]:
 
 
 def _used_bytes(db: sqlite3.Connection) -> int:
-    pages, free, size = (
-        int(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_count", "freelist_count", "page_size")
-    )
-    return (pages - free) * size
+    return (_number(db, "page_count") - _number(db, "freelist_count")) * _number(db, "page_size")
+
+
+def _number(db: sqlite3.Connection, pragma: str) -> int:
+    number: int = db.execute(f"PRAGMA {pragma}").fetchone()[0]
+    return number
 
 
 __all__ = ["Record", "Store", "StoreError", "Stored", "Write"]
