@@ -259,7 +259,7 @@ class Service:
         if self.engine.facts.speaks == "chat":
             return Plan(ChatRequest(request.body), check, None, 0)
         if request.logprobs:
-            raise BadRequest("logprobs: this engine does not give them; leave the field out", "logprobs")
+            raise BadRequest("logprobs: this engine gives no logprobs; leave them out", "logprobs")
         if request.body.get("logit_bias"):
             raise BadRequest("logit_bias: not supported by this engine; leave the field out", "logit_bias")
         if (part := request.unsupported) is not None:

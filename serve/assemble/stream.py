@@ -115,6 +115,7 @@ class _Answer:
         self._calls = 0  # whole tool calls passed on
         self._tokens = 0
         self._reasoning_tokens = 0
+        self._begun_for_it = bool(config.prefill)
         self._prefilled = self._channels.feed(config.prefill)  # given with the first token: before, nothing was made
 
     def token(self, token_id: int) -> tuple[list[Piece], Terminal | None]:
@@ -144,7 +145,7 @@ class _Answer:
         """What was held, and the fault in the answer's tool calls."""
         pieces = self._channels.feed(self._detokenizer.flush())
         last, fault = self._channels.finish(ending)
-        if self._prefilled:  # the model added nothing to what the prompt began
+        if self._begun_for_it and not self._tokens:  # the model added nothing to what the prompt began
             return [], fault
         pieces = self._stopped(pieces + last)
         held = self._stops.flush()

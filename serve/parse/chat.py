@@ -95,10 +95,9 @@ def _metadata(fields: ChatBody) -> dict[str, str]:
     """What is kept with the answer. Where nothing is kept it is not ours, and not checked."""
     if not fields.store or fields.metadata is None:
         return {}
-    if not isinstance(fields.metadata, dict):
-        raise BadRequest("metadata: expected object", "metadata")
-    check_metadata(cast("Json", fields.metadata))
-    return cast("dict[str, str]", fields.metadata)
+    metadata = convert(fields.metadata, dict[str, object], "metadata")
+    check_metadata(metadata)
+    return cast("dict[str, str]", metadata)
 
 
 def _max_tokens(fields: ChatBody) -> int | None:

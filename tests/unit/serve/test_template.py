@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serve.template import DEFAULT_TEMPLATE, ChatTemplate, encode_prompt
+from serve.template import DEFAULT_TEMPLATE, ChatTemplate, encode_prompt, forced_call
 from serve.tokenizer import ByteTokenizer
 
 Message = dict[str, object]
@@ -314,3 +314,17 @@ def test_no_message_can_make_a_control_token(text: str) -> None:
     assert [token_id for token_id in ids if token_id > 255] == [IM_START, IM_END, IM_START, IM_END, IM_START]
     plain = TOKENIZER.decode(ids)
     assert plain == f"user\n{text}\nuser\n{text}\nassistant\n<think>\n"
+
+
+def test_forced_call_begins_in_the_form_of_the_template(tmp_path: Path) -> None:
+    assert forced_call(ChatTemplate(), "f") == "<tool_call>\n<function=f>\n"
+    assert forced_call(ChatTemplate(), None) == "<tool_call>\n"
+    other = tmp_path / "json.jinja"
+    other.write_text('{"name": …, "arguments": …}', encoding="utf-8")
+    assert json.loads(forced_call(ChatTemplate(other), "f").removeprefix("<tool_call>") + "{}}")["name"] == "f"
+
+
+def test_prefill_is_the_end_of_the_prompt() -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    plain = encode_prompt(ChatTemplate(), ByteTokenizer(), messages)
+    assert encode_prompt(ChatTemplate(), ByteTokenizer(), messages, prefill="<tool_call>") == [*plain, *b"<tool_call>"]

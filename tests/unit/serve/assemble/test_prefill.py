@@ -1,0 +1,73 @@
+"""An answer that the prompt already begins: a tool call that is forced."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.events import (
+    Accepted,
+    EngineEvent,
+    Event,
+    Failed,
+    FailKind,
+    Finished,
+    Text,
+    Tick,
+    Token,
+    ToolCallArgs,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from serve.assemble import ParseConfig, ToolSpec, assemble
+from serve.tokenizer import ByteTokenizer
+
+NAMED = "<tool_call>\n<function=f>\n"
+JSON_NAMED = '<tool_call>\n{"name": "f", "arguments": '
+ANY = "<tool_call>\n"
+
+
+def answer(prefill: str, text: str, terminal: EngineEvent) -> list[Event]:
+    tokenizer = ByteTokenizer()
+    tokens = [Token(id_) for id_ in text.encode()]
+    config = ParseConfig(tools=(ToolSpec("f"),), end_ids=frozenset(tokenizer.end_ids), prefill=prefill)
+    made = assemble(iter([Accepted(), *tokens, terminal]), tokenizer, config, lambda: "call_1", 7)
+    return [event for event in made if not isinstance(event, Tick)]
+
+
+@pytest.mark.parametrize(
+    ("prefill", "text"),
+    [
+        (NAMED, "<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
+        (JSON_NAMED, '{"a": "1"}}\n</tool_call>'),
+        (ANY, '{"name": "f", "arguments": {"a": "1"}}\n</tool_call>'),
+    ],
+    ids=["function", "json", "any"],
+)
+def test_the_rest_of_a_forced_call_makes_it_whole_and_counts_alone(prefill: str, text: str) -> None:
+    events = answer(prefill, text, Finished("stop"))
+    assert events[1] == ToolCallStart(0, "call_1", "f")
+    assert "".join(event.text for event in events if isinstance(event, ToolCallArgs)) == '{"a": "1"}'
+    assert events[-2] == ToolCallEnd(0)
+    assert events[-1] == Finished("tool_calls", Usage(7, len(text)))
+
+
+@pytest.mark.parametrize("prefill", [NAMED, JSON_NAMED, ANY])
+def test_an_engine_that_fails_before_its_first_token_made_nothing(prefill: str) -> None:
+    failed = Failed(FailKind.DIED, "gone")
+    assert answer(prefill, "", failed) == [Accepted(), Failed(FailKind.DIED, "gone", Usage(7))]
+
+
+@pytest.mark.parametrize("prefill", [NAMED, JSON_NAMED, ANY])
+def test_a_model_that_ends_its_turn_at_once_left_the_call_open(prefill: str) -> None:
+    *pieces, last = answer(prefill, "", Finished("stop"))
+    assert pieces == [Accepted()]
+    assert isinstance(last, Failed)
+    assert last.kind is FailKind.TOOL_CALL
+
+
+def test_a_forced_call_cut_in_its_arguments_is_open() -> None:
+    events = answer(NAMED, "<parameter=a>\n1", Finished("length"))
+    assert events[1] == ToolCallStart(0, "call_1", "f")
+    assert not any(isinstance(event, ToolCallEnd | Text) for event in events)
+    assert events[-1] == Finished("length", Usage(7, 15))
