@@ -22,7 +22,6 @@ from serve.parse.fields import (
 )
 from serve.request import BadRequest, GenerateRequest, Json
 
-
 KEEPING = frozenset({"store", "metadata"})
 """Fields that say what is kept of an answer."""
 
