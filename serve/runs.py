@@ -254,8 +254,8 @@ class Runs:
             run = self._live.pop(id_, None)
         if run is not None and run.record.background:
             run.cancel.cancel("operator")
-        elif run is None:
-            self._store.ask_cancel(id_)
+        elif run is None and (kept := self.load(id_)) is not None and kept.record.background:
+            self.cancel(id_)  # its own process must hear of it before the record is gone
         return self._store.delete(id_) or run is not None
 
     def close(self) -> None:
