@@ -73,14 +73,13 @@ def check_response_stream(answer: Answer, *, first_number: int = 0) -> ResponseE
     Raises: AssertionError: the stream breaks the grammar.
     """
     events = read_events(answer)
-    assert events, "no event"
     for event in events:
         _check_keys(event)
     numbers = [event["sequence_number"] for event in events]
-    assert all(type(number) is int for number in numbers)
+    assert all(type(number) is int for number in numbers), "a sequence number that is no integer"
     assert numbers == list(range(first_number, first_number + len(events))), "sequence numbers with gaps"
     assert events[-1]["type"] in TERMINALS, f"ends with {events[-1]['type']}"
-    assert [event["type"] for event in events if event["type"] in TERMINALS] == [events[-1]["type"]]
+    assert [event["type"] for event in events if event["type"] in TERMINALS] == [events[-1]["type"]], "two terminals"
     response = events[-1]["response"]
     _check_responses(events)
     error = _check_errors(events, whole=first_number == 0)
@@ -91,7 +90,7 @@ def check_response_stream(answer: Answer, *, first_number: int = 0) -> ResponseE
             walk.step(event)
         walk.end(response)
     else:
-        assert all(event["type"] != "response.created" for event in events)
+        assert all(event["type"] != "response.created" for event in events), "a resumed stream begins anew"
         _check_rest(events, response)
     return _ending(response, error, events)
 
@@ -101,8 +100,8 @@ def check_response_stream(answer: Answer, *, first_number: int = 0) -> ResponseE
 
 def read_events(answer: Answer) -> list[Json]:
     """The events of a stream: each one block of an `event:` and a `data:` line, the name equal to the type."""
-    assert answer.status == 200
-    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.status == 200, "no stream: an HTTP error"
+    assert answer.headers["content-type"].startswith("text/event-stream"), "not an event stream"
     assert answer.terminated, "the body was cut"
     body = answer.body.decode("utf-8")
     assert body.endswith("\n\n"), "the last event is not whole"
@@ -113,8 +112,8 @@ def read_events(answer: Answer) -> list[Json]:
 def _event(block: str) -> Json:
     lines = block.split("\n")
     assert len(lines) == 2, f"not an event and a data line: {lines!r}"
-    assert lines[0].startswith("event: "), lines[0]
-    assert lines[1].startswith("data: "), lines[1]
+    assert lines[0].startswith("event: "), f"not an event line: {lines[0]!r}"
+    assert lines[1].startswith("data: "), f"not a data line: {lines[1]!r}"
     event: Json = json.loads(lines[1].removeprefix("data: "), parse_constant=_no_constant)
     _check_has(event, {"type", "sequence_number"}, "an event")
     assert lines[0].removeprefix("event: ") == event["type"], "the event line is not the type"
@@ -136,9 +135,9 @@ def _check_keys(event: Json) -> None:
     assert name in EVENT_KEYS, f"unknown event {name!r}"
     _check_has(event, EVENT_KEYS[name], name)
     for key in ("output_index", "content_index"):
-        assert type(event.get(key, 0)) is int, key
+        assert type(event.get(key, 0)) is int, f"{key} of {name} is no integer"
     for key in ("delta", "text", "arguments", "name", "item_id"):
-        assert isinstance(event.get(key, ""), str), key
+        assert isinstance(event.get(key, ""), str), f"{key} of {name} is no string"
 
 
 # --- the response object -----------------------------------------------------------------------------
@@ -156,33 +155,37 @@ def _check_responses(events: list[Json]) -> None:
     for event in told:
         response, name = event["response"], event["type"]
         if name == "response.created":
-            assert response["status"] in RUNNING
+            assert response["status"] in RUNNING, "created with the status of an end"
         else:
             assert name == f"response.{response['status']}", "the event's name contradicts the status"
         if name not in TERMINALS:
-            assert response["output"] == []
+            assert response["output"] == [], "a running response in an event carries output"
 
 
 def check_response_object(response: Json) -> None:
     """One response object, running or ended: as body, as stored, or inside an event."""
     _check_has(response, RESPONSE_KEYS, "the response")
     status = response["status"]
-    assert status in STATUSES
-    assert response["object"] == "response"
-    assert isinstance(response["id"], str)
-    assert response["id"]
-    assert type(response["created_at"]) is int
-    assert isinstance(response["model"], str)
-    assert (type(response["completed_at"]) is int) == (status == "completed")
-    assert (response["completed_at"] is not None) == (status == "completed")
-    assert (response["incomplete_details"] is not None) == (status == "incomplete")
-    assert (response["error"] is not None) == (status == "failed")
+    assert status in STATUSES, "an unknown status"
+    assert response["object"] == "response", "another object"
+    assert isinstance(response["id"], str), "an id that is no string"
+    assert response["id"], "an empty id"
+    assert type(response["created_at"]) is int, "created_at is no integer"
+    assert isinstance(response["model"], str), "a model that is no string"
+    completed_at = response["completed_at"]
+    assert (completed_at is not None) == (status == "completed"), "completed_at, but not completed, or the reverse"
+    assert completed_at is None or type(completed_at) is int, "completed_at is no integer"
+    assert (response["incomplete_details"] is not None) == (status == "incomplete"), (
+        "incomplete_details and status disagree"
+    )
+    assert (response["error"] is not None) == (status == "failed"), "error and status disagree"
     if status == "incomplete":
+        _check_has(response["incomplete_details"], {"reason"}, "incomplete_details")
         assert response["incomplete_details"]["reason"] in REASONS, "a home-made reason"
     if status == "failed":
-        assert set(response["error"]) == {"code", "message"}
-        assert response["error"]["code"] in ERROR_CODES
-        assert response["error"]["message"]
+        assert set(response["error"]) == {"code", "message"}, "the error of a response is code and message"
+        assert response["error"]["code"] in ERROR_CODES, "a code that is not public"
+        assert response["error"]["message"], "an error without a message"
     _check_usage(response["usage"], status)
     for item in response["output"]:
         _check_item(item)
@@ -196,17 +199,17 @@ def _check_usage(usage: Json | None, status: str) -> None:
     if usage is None:
         assert status not in ("completed", "incomplete"), "ended without usage"
         return
-    assert status not in RUNNING
+    assert status not in RUNNING, "a running response with usage"
     _check_has(usage, USAGE_KEYS, "the usage")
     read, made = usage["input_tokens_details"], usage["output_tokens_details"]
     _check_has(read, {"cached_tokens", "cache_write_tokens"}, "the usage")
     _check_has(made, {"reasoning_tokens"}, "the usage")
     totals = [usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]]
     counts = [*totals, read["cached_tokens"], read["cache_write_tokens"], made["reasoning_tokens"]]
-    assert all(type(count) is int and count >= 0 for count in counts)
+    assert all(type(count) is int and count >= 0 for count in counts), "a count that is none"
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"], "the usage does not add up"
-    assert read["cached_tokens"] <= usage["input_tokens"]
-    assert made["reasoning_tokens"] <= usage["output_tokens"]
+    assert read["cached_tokens"] <= usage["input_tokens"], "more cached than read"
+    assert made["reasoning_tokens"] <= usage["output_tokens"], "more reasoning than output"
 
 
 def _check_item(item: Json) -> None:
@@ -214,17 +217,19 @@ def _check_item(item: Json) -> None:
     kind = item["type"]
     assert kind in ITEM_KEYS, f"unknown item {kind!r}"
     _check_has(item, ITEM_KEYS[kind], kind)
-    assert item["status"] in ("in_progress", "completed", "incomplete")
-    assert item["id"]
+    assert item["status"] in ("in_progress", "completed", "incomplete"), "an unknown status of an item"
+    assert item["id"], "an item without an id"
     if kind == "function_call":
-        assert item["call_id"]
-        assert item["name"]
-        assert isinstance(item["arguments"], str)
+        assert item["call_id"], "a call without a call_id"
+        assert item["name"], "a call without a name"
+        assert isinstance(item["arguments"], str), "arguments that are no string"
         if item["status"] == "completed":
             _check_arguments(item["arguments"])
         return
-    assert kind != "message" or item["role"] == "assistant"
-    for part in item["content"]:
+    assert kind != "message" or item["role"] == "assistant", "a message of another role"
+    parts: list[Any] = item["content"]
+    assert type(parts) is list, "content that is no list"
+    for part in parts:
         _check_part(part, kind)
 
 
@@ -237,9 +242,10 @@ def _check_arguments(arguments: str) -> None:
 
 
 def _check_part(part: Json, kind: str) -> None:
+    assert kind in PART_OF, "a part of a call"
     _check_has(part, PART_KEYS[PART_OF[kind]], "a part")
-    assert part["type"] == PART_OF[kind]
-    assert isinstance(part["text"], str)
+    assert part["type"] == PART_OF[kind], "a part of another kind"
+    assert isinstance(part["text"], str), "a text that is no string"
 
 
 # --- start, errors -----------------------------------------------------------------------------------
@@ -247,14 +253,14 @@ def _check_part(part: Json, kind: str) -> None:
 
 def _check_start(events: list[Json]) -> None:
     """Created, then queued or in progress; never back into the queue."""
-    assert events[0]["type"] == "response.created"
+    assert events[0]["type"] == "response.created", "the first event is not response.created"
     names = [event["type"] for event in events]
-    assert names.count("response.created") == 1
+    assert names.count("response.created") == 1, "created twice"
     status = events[0]["response"]["status"]
     assert names[1] == f"response.{status}", "created is not followed by the state"
     assert events[0]["response"]["background"] is (status == "queued"), "only a background response is queued"
     if "response.in_progress" in names:
-        assert "response.queued" not in names[names.index("response.in_progress") :]
+        assert "response.queued" not in names[names.index("response.in_progress") :], "queued again"
     if names[-1] in ("response.completed", "response.incomplete"):
         assert "response.in_progress" in names, "ended without having run"
 
@@ -269,10 +275,11 @@ def _check_errors(events: list[Json], *, whole: bool) -> Json | None:
     assert places == [len(events) - 2], "not one error event right before response.failed"
     event = events[-2]
     nested: Json = event["error"]
-    assert set(nested) == {"type", "code", "message", "param"}
-    assert all(event[key] == nested[key] for key in ("code", "message", "param"))
-    assert all(isinstance(nested[key], str) and nested[key] for key in ("type", "code", "message"))
-    assert events[-1]["response"]["error"]["message"] == nested["message"]
+    assert set(nested) == {"type", "code", "message", "param"}, "the nested error has other members"
+    assert all(event[key] == nested[key] for key in ("code", "message", "param")), "the two forms of the error disagree"
+    words = [nested["type"], nested["code"], nested["message"]]
+    assert all(isinstance(word, str) and word for word in words), "an error without a type, code or message"
+    assert events[-1]["response"]["error"]["message"] == nested["message"], "the response says another cause"
     return nested
 
 
@@ -311,7 +318,7 @@ class _Walk:
             self._added(event)
         elif name != "error":
             item = self._item(event)
-            assert "content_index" not in event or event["content_index"] == 0
+            assert "content_index" not in event or event["content_index"] == 0, "an index of no part"
             if name.endswith(".delta"):
                 self._delta(item, event)
             elif name == "response.output_item.done":
@@ -322,7 +329,6 @@ class _Walk:
                 self._text_done(item, event)
 
     def _item(self, event: Json) -> _Item:
-        assert not self.queued, "an item while queued"
         index: int = event["output_index"]
         assert 0 <= index < len(self.items), "an index of no item"
         item = self.items[index]
@@ -336,10 +342,10 @@ class _Walk:
         assert not self.queued, "an item while queued"
         assert not self.cut, "a new item behind one that was cut"
         assert event["output_index"] == len(self.items), "output indexes with gaps"
-        assert item["status"] == "in_progress"
-        assert item.get("content", []) == []
-        assert item.get("arguments", "") == ""
-        assert item["id"] not in [other.added["id"] for other in self.items]
+        assert item["status"] == "in_progress", "an item that is not in progress when it begins"
+        assert item.get("content", []) == [], "an item that begins with content"
+        assert item.get("arguments", "") == "", "a call that begins with arguments"
+        assert item["id"] not in [other.added["id"] for other in self.items], "two items with one id"
         self.items.append(_Item(item["type"], item))
 
     def _part(self, item: _Item, event: Json) -> None:
@@ -347,17 +353,17 @@ class _Walk:
         _check_part(part, item.kind)
         if event["type"].endswith(".added"):
             assert item.stage == "added", "a second part"
-            assert part["text"] == ""
-            assert part.get("logprobs", []) == []
+            assert part["text"] == "", "a part that begins with text"
+            assert part.get("logprobs", []) == [], "a part that begins with logprobs"
             item.stage = "part"
         else:
-            assert item.stage == "text done"
+            assert item.stage == "text done", "a part is done before its text"
             assert part["text"] == item.text, "the part is not what its deltas said"
-            assert part.get("logprobs", []) == item.logprobs
+            assert part.get("logprobs", []) == item.logprobs, "the logprobs are not those of the deltas"
             item.stage = "part done"
 
     def _delta(self, item: _Item, event: Json) -> None:
-        assert event["type"] == f"response.{_word(item)}.delta"
+        assert event["type"] == f"response.{_word(item)}.delta", "a delta of another kind"
         assert item.stage == ("added" if item.kind == "function_call" else "part"), "a delta at the wrong time"
         assert not self.cut, "more text behind an item that was cut"
         assert event["delta"] or event.get("logprobs"), "an empty delta"
@@ -366,18 +372,18 @@ class _Walk:
 
     def _text_done(self, item: _Item, event: Json) -> None:
         call = item.kind == "function_call"
-        assert event["type"] == f"response.{_word(item)}.done"
+        assert event["type"] == f"response.{_word(item)}.done", "done of another kind"
         assert item.stage == ("added" if call else "part"), "done at the wrong time"
         assert event["arguments" if call else "text"] == item.text, "the done text is not what its deltas said"
-        assert event.get("logprobs", []) == item.logprobs
-        assert not call or event["name"] == item.added["name"]
+        assert event.get("logprobs", []) == item.logprobs, "the logprobs are not those of the deltas"
+        assert not call or event["name"] == item.added["name"], "the call has another name"
         item.stage = "part done" if call else "text done"
 
     def _done(self, item: _Item, event: Json) -> None:
         done = event["item"]
         _check_item(done)
         assert item.stage == "part done", "an item is done before its parts"
-        assert done["status"] in ("completed", "incomplete")
+        assert done["status"] in ("completed", "incomplete"), "done and still in progress"
         _check_same(item, done)
         self.cut = self.cut or done["status"] == "incomplete"
         item.done = done
@@ -390,7 +396,7 @@ class _Walk:
             if item.done is None:
                 assert item.kind == "function_call", "an item that was never done"
                 assert response["status"] in ("failed", "cancelled"), "a call that was never done"
-                assert last["status"] == "incomplete"
+                assert last["status"] == "incomplete", "a cut call that is not incomplete"
                 _check_same(item, last)
             else:
                 assert item.done == last, "the terminal's item is not the one that was done"
@@ -402,16 +408,17 @@ def _word(item: _Item) -> str:
 
 def _check_same(item: _Item, last: Json) -> None:
     """`last` is the item that was added, with the text of its deltas."""
-    assert last["type"] == item.kind
-    assert last["id"] == item.added["id"]
+    assert last["type"] == item.kind, "an item of another kind"
+    assert last["id"] == item.added["id"], "an item with another id"
     if item.kind == "function_call":
-        assert (last["call_id"], last["name"]) == (item.added["call_id"], item.added["name"])
+        assert last["call_id"] == item.added["call_id"], "the call has another call_id"
+        assert last["name"] == item.added["name"], "the call has another name"
         assert last["arguments"] == item.text, "the arguments are not what their deltas said"
     else:
-        assert len(last["content"]) == 1
+        assert len(last["content"]) == 1, "not one part"
         part = last["content"][0]
         assert part["text"] == item.text, "the item is not what its deltas said"
-        assert part.get("logprobs", []) == item.logprobs
+        assert part.get("logprobs", []) == item.logprobs, "the logprobs are not those of the deltas"
 
 
 def _check_rest(events: list[Json], response: Json) -> None:
