@@ -1,0 +1,217 @@
+"""Every way in which a response ends: the stream's terminal, the body of a second request and what is kept are one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.client import Connection
+from tests.e2e.responses_client import (
+    ADD,
+    CALL,
+    END,
+    ROUTE,
+    Json,
+    check_failed,
+    engine_folder,
+    failed,
+    finished,
+    request,
+    respond,
+    rule,
+    stored,
+)
+from tests.e2e.responses_grammar import ResponseEnding, check_response_stream
+from tests.e2e.server import ServerProcess, fake_server, wait_for
+
+Start = Callable[..., ServerProcess]
+
+SECOND_CALL = CALL.replace("1", "2")
+SCHEMA = {"type": "object", "properties": {"a": {"type": ["integer", "array"]}}, "required": ["a"]}
+FORMAT: Json = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}
+CONTEXT = 1_000
+NASTY = "a\u2028b\u2029c\u0085d\x00e\x1ff\x7f g\ufeffh 😀 ö\r\n\n\tend"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the engine makes and what a client must read. `calls` are (arguments, status)."""
+
+    name: str
+    made: str
+    fields: Json = field(default_factory=dict[str, object])
+    texts: tuple[str, ...] = ()
+    reasoning: tuple[str, ...] = ()
+    calls: tuple[tuple[str, str], ...] = ()
+    last: str = "completed"
+
+    @property
+    def body(self) -> Json:
+        return request(f"please {self.name}!", **self.fields)
+
+
+TOOLS: Json = {"tools": [ADD]}
+THINKING: Json = {"thinking": True}
+A1 = ('{"a": 1}', "completed")
+A2 = ('{"a": 2}', "completed")
+FINISHED = (
+    Outcome("stop", NASTY, texts=(NASTY,)),
+    Outcome("nothing", "", last=""),
+    Outcome("think", "So.</think>\n\nFour.", THINKING, ("Four.",), ("So.",)),
+    Outcome("only-think", "So.</think>", THINKING, (), ("So.",)),
+    Outcome("call", CALL, TOOLS, calls=(A1,)),
+    Outcome("two-calls", f"Both.{CALL}\n{SECOND_CALL}", TOOLS, ("Both.",), calls=(A1, A2)),
+    Outcome("think-and-call", f"Hm.</think>{CALL}", {**TOOLS, **THINKING}, (), ("Hm.",), (A1,)),
+    Outcome("json", '{"a": 1}', {"text": FORMAT}, ('{"a": 1}',)),
+    Outcome("json-or-call", CALL, {"text": FORMAT, **TOOLS}, calls=(A1,)),
+    Outcome("json-beside-tools", '{"a": 1}', {"text": FORMAT, **TOOLS}, ('{"a": 1}',)),
+    Outcome("any-object", '{"b": 1}', {"text": {"format": {"type": "json_object"}}}, ('{"b": 1}',)),
+    Outcome("stop-string", "one END two", {"stop": ["END"]}, ("one ",)),
+)
+INCOMPLETE = (
+    Outcome("length-in-text", "Hello, world.", {"max_output_tokens": 5}, ("Hello",), last="incomplete"),
+    Outcome("length-in-reasoning", "Hello", {"max_output_tokens": 3, **THINKING}, (), ("Hel",), last="incomplete"),
+    Outcome("one-token-of-reasoning", "Hello", {"max_output_tokens": 1, **THINKING}, (), ("H",), last="incomplete"),
+    Outcome("one-token", "Hello", {"max_output_tokens": 1}, ("H",), last="incomplete"),
+    Outcome(
+        "length-in-arguments",
+        "Sure.<tool_call>\n<function=add>\n<parameter=note>\nhalf of it\n</parameter>",
+        {"max_output_tokens": len("Sure.<tool_call>\n<function=add>\n<parameter=note>\nhalf"), **TOOLS},
+        ("Sure.",),
+        calls=(('{"note": "half', "incomplete"),),
+    ),
+    Outcome("length-in-the-name", CALL, {"max_output_tokens": 20, **TOOLS}, last=""),
+    Outcome(
+        "length-in-the-second-call",
+        f"{CALL}\n<tool_call>\n<function=add>\n<parameter=a>\n12",
+        {"max_output_tokens": len(f"{CALL}\n<tool_call>\n<function=add>\n<parameter=a>\n1"), **TOOLS},
+        calls=(A1, ('{"a": 1', "incomplete")),
+    ),
+    Outcome("json-cut", '{"a": [1, 2, 3]}', {"text": FORMAT, "max_output_tokens": 8}, ('{"a": [1',), last="incomplete"),
+    Outcome("context-full", "x" * CONTEXT, texts=("x",), last="incomplete"),
+)
+FAILED = (
+    Outcome("call-left-open", CALL.partition("\n</parameter>")[0], TOOLS, calls=(('{"a": 1', "incomplete"),)),
+    Outcome("json-wrong", '{"a": "x"}', {"text": FORMAT}, ('{"a": "x"}',), last="incomplete"),
+    Outcome("json-open", '{"a": 1', {"text": FORMAT}, ('{"a": 1',), last="incomplete"),
+    Outcome("json-none", "", {"text": FORMAT}, last=""),
+    Outcome("no-json-cut", "Sure! Here", {"text": FORMAT, "max_output_tokens": 6}, ("Sure! ",), last="incomplete"),
+)
+ALL = (*FINISHED, *INCOMPLETE, *FAILED)
+
+
+@pytest.fixture(scope="module")
+def server(server_command: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    rules = [rule(f"please {one.name}!", *([{"text": one.made}] if one.made else []), *END) for one in ALL]
+    folder = tmp_path_factory.mktemp("endings")
+    with fake_server(server_command, {"requests": rules, "context": CONTEXT}, folder) as started:
+        yield started
+
+
+def check_made(ending: ResponseEnding, outcome: Outcome) -> None:
+    assert tuple(ending.texts) == outcome.texts
+    assert tuple(ending.reasoning) == outcome.reasoning
+    assert tuple((call["arguments"], call["status"]) for call in ending.calls) == outcome.calls
+    output = ending.response["output"]
+    expected = outcome.calls[-1][1] if outcome.calls else outcome.last
+    assert [item["status"] for item in output[-1:]] == ([expected] if expected else [])
+    assert all(item["status"] == "completed" for item in output[:-1])
+    usage = ending.response["usage"]
+    assert usage["input_tokens"] > 0
+    assert usage["output_tokens"] > 0
+    assert (usage["output_tokens_details"]["reasoning_tokens"] > 0) == bool(outcome.reasoning)
+
+
+@pytest.mark.parametrize("outcome", FINISHED, ids=lambda outcome: outcome.name)
+def test_a_finished_answer_is_completed_in_all_three_readings(server: ServerProcess, outcome: Outcome) -> None:
+    ending = finished(server.port, outcome.body)
+    assert ending.status == "completed"
+    check_made(ending, outcome)
+
+
+@pytest.mark.parametrize("outcome", INCOMPLETE, ids=lambda outcome: outcome.name)
+def test_an_answer_cut_at_the_limit_is_incomplete_in_all_three_readings(
+    server: ServerProcess, outcome: Outcome
+) -> None:
+    ending = finished(server.port, outcome.body)
+    assert ending.status == "incomplete"
+    assert ending.response["incomplete_details"] == {"reason": "max_output_tokens"}
+    usage = ending.response["usage"]
+    limit = outcome.fields.get("max_output_tokens", CONTEXT - usage["input_tokens"])
+    assert usage["output_tokens"] == limit
+    if outcome.name == "context-full":
+        outcome = replace(outcome, texts=("x" * limit,))
+    check_made(ending, outcome)
+
+
+@pytest.mark.parametrize("outcome", FAILED, ids=lambda outcome: outcome.name)
+def test_an_answer_that_is_not_whole_fails_in_all_three_readings(server: ServerProcess, outcome: Outcome) -> None:
+    code = "structured_output_failed" if "json" in outcome.name else "tool_call_incomplete"
+    check_made(failed(server.port, outcome.body, 502, code), outcome)
+
+
+def test_a_shutdown_fails_running_responses_truthfully_and_they_can_be_read_by_the_next_server(
+    server_command: tuple[str, ...], tmp_path: Path
+) -> None:
+    second = rule("second", {"text": "Hello"}, {"reached": "second"}, {"stall": True})
+    script = {"batch_slots": 2, "requests": [rule("first", {"text": "Hello"}, {"stall": True}), second]}
+    options = ("--drain-s", "0.5", "--store", str(tmp_path / "shared.db"))
+    with fake_server(server_command, script, tmp_path, *options) as server, Connection(server.port) as stream:
+        stream.post(ROUTE, request("first"))
+        stream.until(b'"delta": "o"')
+        with Connection(server.port) as whole:
+            whole.post(ROUTE, request("second", stream=False))
+            wait_for((engine_folder(server) / "reached-second").exists, "both run")
+            server.process.send_signal(signal.SIGTERM)
+            ending = check_response_stream(stream.answer())
+            body = whole.answer()
+        check_failed(ending, "server_shutdown")
+        assert ending.texts == ["Hello"]
+        assert body.status == 503
+        assert "retry-after" in body.headers
+        assert server.end() == 0
+    with fake_server(server_command, {"requests": []}, tmp_path, *options) as later:
+        assert stored(later.port, ending.response["id"]) == ending.response
+        kept = stored(later.port, body.json["error"]["response_id"])
+        assert (kept["status"], kept["error"]["message"]) == ("failed", body.json["error"]["message"])
+
+
+def test_a_response_that_waited_too_long_fails_as_a_status_before_the_headers_and_in_the_stream_after_them(
+    fake: Start,
+) -> None:
+    hold = rule("hold", {"text": "Hel"}, {"stall": True})
+    late = fake({"requests": [hold]}, "--queue-wait-s", "0.4", "--queue-grace-s", "30")
+    with held(late):
+        for stream in (True, False):
+            answer = respond(late.port, request(stream=stream))
+            assert (answer.status, answer.json["error"]["code"]) == (429, "queue_wait_timeout")
+            assert int(answer.headers["retry-after"]) > 0
+            assert "response_id" not in answer.json["error"]  # nothing was begun
+    early = fake({"requests": [hold]}, "--queue-wait-s", "0.4", "--queue-grace-s", "0.1")
+    with held(early):
+        ending = failed(early.port, request(), 429, "queue_wait_timeout")
+        assert ending.response["error"]["code"] == "rate_limit_exceeded"
+        assert ending.response["output"] == []
+
+
+def test_a_full_queue_is_a_status_in_both_modes(fake: Start) -> None:
+    server = fake({"requests": [rule("hold", {"text": "Hel"}, {"stall": True})]}, "--queue-max", "0")
+    with held(server):
+        for stream in (True, False):
+            answer = respond(server.port, request(stream=stream))
+            assert (answer.status, answer.json["error"]["code"]) == (429, "queue_full")
+            assert int(answer.headers["retry-after"]) > 0
+
+
+@contextmanager
+def held(server: ServerProcess) -> Generator[None]:
+    """The server's one slot is taken."""
+    with Connection(server.port) as holder:
+        holder.post(ROUTE, request("hold"))
+        holder.until(b'"delta": "l"')
+        yield
