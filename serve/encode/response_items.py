@@ -31,7 +31,7 @@ class Message:
     status: ItemStatus = outcomes.ITEM_OPEN
 
     def part(self) -> OutputText:
-        return {"type": "output_text", "text": _joined(self.pieces), "annotations": [], "logprobs": [*self.logprobs]}
+        return {"type": "output_text", "text": "".join(self.pieces), "annotations": [], "logprobs": [*self.logprobs]}
 
     def item(self, content: list[OutputText] | None = None) -> MessageItem:
         content = [self.part()] if content is None else content
@@ -46,7 +46,7 @@ class Thought:
     status: ItemStatus = outcomes.ITEM_OPEN
 
     def part(self) -> ReasoningText:
-        return {"type": "reasoning_text", "text": _joined(self.pieces)}
+        return {"type": "reasoning_text", "text": "".join(self.pieces)}
 
     def item(self, content: list[ReasoningText] | None = None) -> ReasoningItem:
         content = [self.part()] if content is None else content
@@ -68,19 +68,12 @@ class Call:
             "type": "function_call",
             "call_id": self.call_id,
             "name": self.name,
-            "arguments": _joined(self.pieces),
+            "arguments": "".join(self.pieces),
             "status": self.status,
         }
 
 
 Item: TypeAlias = Message | Thought | Call
-
-
-def _joined(pieces: list[str]) -> str:
-    """The text of `pieces`, which become one: an item is asked for its text again and again, each time it is told."""
-    if len(pieces) > 1:
-        pieces[:] = ["".join(pieces)]
-    return pieces[0] if pieces else ""
 
 
 # --- log probabilities -------------------------------------------------------------------------------

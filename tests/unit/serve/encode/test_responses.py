@@ -22,7 +22,7 @@ from engine.events import (
     Usage,
 )
 from serve import outcomes, sse
-from serve.encode.responses import ResponseEncoder
+from serve.encode.responses import ResponseEncoder, response_of_item
 from serve.entries import Beat, Entry
 from tests.e2e.responses_grammar import RESPONSE_KEYS
 from tests.unit.serve.encode.response_streams import (
@@ -386,6 +386,19 @@ def test_what_the_request_said_does_not_hide_what_happened() -> None:
     _, events = encode(head(fields=lies), [ended(DIED)])
     assert [event["response"]["status"] for event in events if "response" in event] == [*["in_progress"] * 2, "failed"]
     judged(events)
+
+
+def test_the_id_of_an_item_says_which_response_it_belongs_to() -> None:
+    encoder, _ = encode(head(), [*CALLING, *(entry for n in range(20) for entry in (Text("x"), Reasoning(f"{n}")))])
+    ids = [item["id"] for item in encoder.response()["output"]]
+    assert len(ids) == len(set(ids)) == 43
+    assert [id_.partition("_")[0] for id_ in ids[:3]] == ["rs", "msg", "fc"]
+    assert {response_of_item(id_) for id_ in ids} == {head().id}
+
+
+@pytest.mark.parametrize("foreign", ["", "msg", "msg_", "msg_1", "resp_x", "_", "\x00_\ud800"], ids=ascii)
+def test_the_id_of_a_foreign_item_is_that_of_no_response(foreign: str) -> None:
+    assert response_of_item(foreign) != head().id
 
 
 def test_misuse_is_an_error_and_not_a_broken_stream() -> None:
