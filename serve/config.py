@@ -99,7 +99,9 @@ OPTIONS = (
     Option("queue-max", count, 64, "requests that may wait"),
     Option("drain-s", seconds, 30.0, "time for running requests at shutdown"),
     Option("max-body-mib", positive, 16, "largest request body in MiB"),
-    Option("store", string, None, "file that keeps responses, or none (default: in your data folder; also STRATA_STORE)"),
+    Option(
+        "store", string, None, "file that keeps responses, or none (default: in your data folder; also STRATA_STORE)"
+    ),
     Option("store-max-days", days, 30.0, "kept responses are deleted after so many days"),
     Option("store-max-mib", positive, 1024, "the oldest kept responses are deleted above this size"),
     Option("cors-origin", string, (), "web origin that may use the API ('*': any)", repeat=True),

@@ -104,6 +104,11 @@ class Recorder:
         if kept.journal.dropped:
             self._forget(kept)
 
+    def keeps(self, record_id: str) -> bool:
+        """Whether something of the answer may still have to be written. Does not block."""
+        with self._changed:
+            return record_id in self._kept
+
     def close(self) -> None:
         """Write what there is, end the thread and close the store. Blocks, in bounded time; a second call does
         nothing. What has no end by then is ended as lost by whoever opens the store next."""

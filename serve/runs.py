@@ -115,6 +115,14 @@ class Run:
             else:
                 event = next(events)
 
+    def drain(self, events: Generator[Event, None, None]) -> None:
+        """Read the rest for the record alone. Blocks until the end."""
+        if not self._begun:
+            return
+        for event in events:
+            if not isinstance(event, Tick | Progress | Finished | Cancelled | Failed):
+                self.journal.append(event)
+
     def _kept(self, entry: Made) -> Made:
         if self._begun:
             self.journal.append(entry)
@@ -145,8 +153,13 @@ class Runs:
         """See `Run.begin`."""
         if self._recorder is None:
             return
-        self._recorder.begin(run.record, run.journal)
+        recorder = self._recorder
+        recorder.begin(run.record, run.journal)
         with self._changed:
+            # those that could not be saved when they ended, and are by now
+            done = [id_ for id_, old in self._live.items() if old.journal.ended and not recorder.keeps(id_)]
+            for id_ in done:
+                del self._live[id_]
             self._live[run.record.id] = run
 
     def settle(self, run: Run, ended: Ended) -> None:

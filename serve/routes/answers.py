@@ -12,7 +12,7 @@ from engine.events import Event, Tick
 from serve.exchange import ClientGone, Exchange
 from serve.httpio import Peer
 from serve.request import BadRequest
-from serve.runs import Kept
+from serve.runs import Kept, Run
 from serve.store import StoreError
 
 
@@ -30,16 +30,15 @@ def until_open(http: Exchange, events: Iterator[Event], peer: Peer) -> Event:
 
 
 @contextmanager
-def leaving(cancel: Cancel, events: Generator[Event, None, None], kept: bool) -> Generator[None, None, None]:
+def leaving(cancel: Cancel, events: Generator[Event, None, None], run: Run | None) -> Generator[None, None, None]:
     """Close `events` in the end. A client that leaves cancels them; a kept answer is then read to its true ending, so
-    that its record has the counts (an engine ends a cancelled answer in bounded time)."""
+    that its record has all that was made and the counts (an engine ends a cancelled answer in bounded time)."""
     try:
         yield
     except (OSError, ClientGone):
         cancel.cancel("client")
-        if kept:
-            for _ in events:
-                pass
+        if run is not None:
+            run.drain(events)
         raise ClientGone from None
     finally:
         events.close()

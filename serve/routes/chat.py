@@ -39,7 +39,7 @@ def create(http: Exchange) -> None:
     run = http.svc.runs.new(_record(head, request), cancel) if request.store else None
     keep = {} if run is None else {"keep": run.settle}
     events = http.svc.answer(request, cancel, http.request_id, **keep)
-    with leaving(cancel, events, kept=run is not None):
+    with leaving(cancel, events, run):
         first = until_open(http, events, peer)
         if isinstance(first, Failed | Cancelled):
             failure = outcomes.http_failure(first)

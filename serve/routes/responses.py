@@ -68,7 +68,7 @@ def create(http: Exchange) -> None:
         _in_background(http, request, head, run, events)
         return
     peer = Peer(http.connection)
-    with leaving(cancel, events, kept=stored):
+    with leaving(cancel, events, run if stored else None):
         first = until_open(http, events, peer)
         if _refused(http, first) or (stored and not _begun(http, run, events)):
             return
@@ -235,11 +235,7 @@ def frames(encoder: ResponseEncoder, entries: Iterable[Entry | Tick], after: int
 
 
 def _bytes(events: Iterable[ResponseEvent], after: int = -1) -> bytes:
-    return b"".join(
-        sse.event(event["type"], event)
-        for event in events
-        if event["sequence_number"] > after
-    )
+    return b"".join(sse.event(event["type"], event) for event in events if event["sequence_number"] > after)
 
 
 def _follow(http: Exchange, head: Head, after: int) -> None:
@@ -274,9 +270,9 @@ def _encoder(kept: Kept) -> ResponseEncoder:
 
 def retrieve(http: Exchange, id: str) -> None:  # noqa: A002 - the path's word
     query = http.query()
-    stream = _choice(query, "stream", ("false", "true")) == "true"
+    stream = _choice(query, "stream", ("false", "true")) == "true" and http.command != "HEAD"
     after = _number(query, "starting_after", -1, 0, 2**63 - 1)
-    if "starting_after" in query and not stream:
+    if "starting_after" in query and query.get("stream", "").lower() != "true":
         raise BadRequest("starting_after: needs stream=true", "starting_after")
     kept = find(http, id, KIND, NOUN)
     if stream:
