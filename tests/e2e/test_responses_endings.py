@@ -5,18 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.client import Connection
 from tests.e2e.responses_client import (
-    ADD,
-    CALL,
-    END,
     ROUTE,
-    Json,
     check_failed,
     engine_folder,
     failed,
@@ -27,89 +23,15 @@ from tests.e2e.responses_client import (
     stored,
 )
 from tests.e2e.responses_grammar import ResponseEnding, check_response_stream
+from tests.e2e.responses_outcomes import CONTEXT, FAILED, FINISHED, FULL, INCOMPLETE, SCRIPT, Outcome
 from tests.e2e.server import ServerProcess, fake_server, wait_for
 
 Start = Callable[..., ServerProcess]
 
-SECOND_CALL = CALL.replace("1", "2")
-SCHEMA = {"type": "object", "properties": {"a": {"type": ["integer", "array"]}}, "required": ["a"]}
-FORMAT: Json = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}
-CONTEXT = 1_000
-NASTY = "a\u2028b\u2029c\u0085d\x00e\x1ff\x7f g\ufeffh 😀 ö\r\n\n\tend"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the engine makes and what a client must read. `calls` are (arguments, status)."""
-
-    name: str
-    made: str
-    fields: Json = field(default_factory=dict[str, object])
-    texts: tuple[str, ...] = ()
-    reasoning: tuple[str, ...] = ()
-    calls: tuple[tuple[str, str], ...] = ()
-    last: str = "completed"
-
-    @property
-    def body(self) -> Json:
-        return request(f"please {self.name}!", **self.fields)
-
-
-TOOLS: Json = {"tools": [ADD]}
-THINKING: Json = {"thinking": True}
-A1 = ('{"a": 1}', "completed")
-A2 = ('{"a": 2}', "completed")
-FINISHED = (
-    Outcome("stop", NASTY, texts=(NASTY,)),
-    Outcome("nothing", "", last=""),
-    Outcome("think", "So.</think>\n\nFour.", THINKING, ("Four.",), ("So.",)),
-    Outcome("only-think", "So.</think>", THINKING, (), ("So.",)),
-    Outcome("call", CALL, TOOLS, calls=(A1,)),
-    Outcome("two-calls", f"Both.{CALL}\n{SECOND_CALL}", TOOLS, ("Both.",), calls=(A1, A2)),
-    Outcome("think-and-call", f"Hm.</think>{CALL}", {**TOOLS, **THINKING}, (), ("Hm.",), (A1,)),
-    Outcome("json", '{"a": 1}', {"text": FORMAT}, ('{"a": 1}',)),
-    Outcome("json-or-call", CALL, {"text": FORMAT, **TOOLS}, calls=(A1,)),
-    Outcome("json-beside-tools", '{"a": 1}', {"text": FORMAT, **TOOLS}, ('{"a": 1}',)),
-    Outcome("any-object", '{"b": 1}', {"text": {"format": {"type": "json_object"}}}, ('{"b": 1}',)),
-    Outcome("stop-string", "one END two", {"stop": ["END"]}, ("one ",)),
-)
-INCOMPLETE = (
-    Outcome("length-in-text", "Hello, world.", {"max_output_tokens": 5}, ("Hello",), last="incomplete"),
-    Outcome("length-in-reasoning", "Hello", {"max_output_tokens": 3, **THINKING}, (), ("Hel",), last="incomplete"),
-    Outcome("one-token-of-reasoning", "Hello", {"max_output_tokens": 1, **THINKING}, (), ("H",), last="incomplete"),
-    Outcome("one-token", "Hello", {"max_output_tokens": 1}, ("H",), last="incomplete"),
-    Outcome(
-        "length-in-arguments",
-        "Sure.<tool_call>\n<function=add>\n<parameter=note>\nhalf of it\n</parameter>",
-        {"max_output_tokens": len("Sure.<tool_call>\n<function=add>\n<parameter=note>\nhalf"), **TOOLS},
-        ("Sure.",),
-        calls=(('{"note": "half', "incomplete"),),
-    ),
-    Outcome("length-in-the-name", CALL, {"max_output_tokens": 20, **TOOLS}, last=""),
-    Outcome(
-        "length-in-the-second-call",
-        f"{CALL}\n<tool_call>\n<function=add>\n<parameter=a>\n12",
-        {"max_output_tokens": len(f"{CALL}\n<tool_call>\n<function=add>\n<parameter=a>\n1"), **TOOLS},
-        calls=(A1, ('{"a": 1', "incomplete")),
-    ),
-    Outcome("json-cut", '{"a": [1, 2, 3]}', {"text": FORMAT, "max_output_tokens": 8}, ('{"a": [1',), last="incomplete"),
-    Outcome("context-full", "x" * CONTEXT, texts=("x",), last="incomplete"),
-)
-FAILED = (
-    Outcome("call-left-open", CALL.partition("\n</parameter>")[0], TOOLS, calls=(('{"a": 1', "incomplete"),)),
-    Outcome("json-wrong", '{"a": "x"}', {"text": FORMAT}, ('{"a": "x"}',), last="incomplete"),
-    Outcome("json-open", '{"a": 1', {"text": FORMAT}, ('{"a": 1',), last="incomplete"),
-    Outcome("json-none", "", {"text": FORMAT}, last=""),
-    Outcome("no-json-cut", "Sure! Here", {"text": FORMAT, "max_output_tokens": 6}, ("Sure! ",), last="incomplete"),
-)
-ALL = (*FINISHED, *INCOMPLETE, *FAILED)
-
 
 @pytest.fixture(scope="module")
 def server(server_command: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    rules = [rule(f"please {one.name}!", *([{"text": one.made}] if one.made else []), *END) for one in ALL]
-    folder = tmp_path_factory.mktemp("endings")
-    with fake_server(server_command, {"requests": rules, "context": CONTEXT}, folder) as started:
+    with fake_server(server_command, SCRIPT, tmp_path_factory.mktemp("endings")) as started:
         yield started
 
 
@@ -139,20 +61,26 @@ def test_an_answer_cut_at_the_limit_is_incomplete_in_all_three_readings(
     server: ServerProcess, outcome: Outcome
 ) -> None:
     ending = finished(server.port, outcome.body)
+    check_incomplete(ending, outcome.fields["max_output_tokens"])
+    check_made(ending, outcome)
+
+
+def test_an_answer_cut_by_the_end_of_the_context_is_incomplete_in_all_three_readings(server: ServerProcess) -> None:
+    ending = finished(server.port, FULL.body)
+    room = CONTEXT - ending.response["usage"]["input_tokens"]
+    check_incomplete(ending, room)
+    check_made(ending, replace(FULL, texts=("x" * room,)))
+
+
+def check_incomplete(ending: ResponseEnding, limit: int) -> None:
     assert ending.status == "incomplete"
     assert ending.response["incomplete_details"] == {"reason": "max_output_tokens"}
-    usage = ending.response["usage"]
-    limit = outcome.fields.get("max_output_tokens", CONTEXT - usage["input_tokens"])
-    assert usage["output_tokens"] == limit
-    if outcome.name == "context-full":
-        outcome = replace(outcome, texts=("x" * limit,))
-    check_made(ending, outcome)
+    assert ending.response["usage"]["output_tokens"] == limit
 
 
 @pytest.mark.parametrize("outcome", FAILED, ids=lambda outcome: outcome.name)
 def test_an_answer_that_is_not_whole_fails_in_all_three_readings(server: ServerProcess, outcome: Outcome) -> None:
-    code = "structured_output_failed" if "json" in outcome.name else "tool_call_incomplete"
-    check_made(failed(server.port, outcome.body, 502, code), outcome)
+    check_made(failed(server.port, outcome.body, 502, outcome.code), outcome)
 
 
 def test_a_shutdown_fails_running_responses_truthfully_and_they_can_be_read_by_the_next_server(
