@@ -354,3 +354,25 @@ def test_the_echo_repeats_what_was_said_and_tells_the_truth_about_the_rest() -> 
     read = Response.model_validate(base | dict(echo))
     assert (read.instructions, read.max_output_tokens, read.user) == ("be", 9, "me")
     assert (read.parallel_tool_calls, read.previous_response_id, read.metadata) == (False, "resp_1", {"a": "b"})
+
+
+# --- tools of earlier turns --------------------------------------------------------------------------
+
+
+def test_tools_that_an_earlier_turn_added_can_be_chosen_and_declared_anew() -> None:
+    added = {"type": "additional_tools", "role": "developer", "tools": [SHELL, {"type": "function", "name": "old"}]}
+    wanted: dict[str, Any] = {
+        "input": "hi",
+        "previous_response_id": "resp_1",
+        "tools": [{**SHELL, "description": "Newer."}],
+        "tool_choice": {"type": "function", "name": "old"},
+    }
+    made: Any = generate_request(parse_responses(wanted), [added, USER])
+    assert [tool["function"]["name"] for tool in made.tools] == ["exec_command", "old"]
+    assert made.tools[0]["function"]["description"] == "Newer."
+    assert made.tool_choice == "function:old"
+    alone = {key: value for key, value in wanted.items() if key != "previous_response_id"}
+    for attempt in (lambda: generate_request(parse_responses(wanted), [USER]), lambda: parse_responses(alone)):
+        with pytest.raises(BadRequest) as caught:
+            attempt()
+        assert caught.value.param == "tool_choice.name"
