@@ -360,7 +360,11 @@ def test_the_echo_repeats_what_was_said_and_tells_the_truth_about_the_rest() -> 
 
 
 def test_tools_that_an_earlier_turn_added_can_be_chosen_and_declared_anew() -> None:
-    added = {"type": "additional_tools", "role": "developer", "tools": [SHELL, {"type": "function", "name": "old"}]}
+    added: dict[str, Any] = {
+        "type": "additional_tools",
+        "role": "developer",
+        "tools": [SHELL, {"type": "function", "name": "old"}],
+    }
     wanted: dict[str, Any] = {
         "input": "hi",
         "previous_response_id": "resp_1",
