@@ -5,7 +5,6 @@ must have in common.
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +49,16 @@ def stored(port: int, id_: str) -> Json:
 
 
 def bare(response: Json) -> Json:
-    """A response without what differs between two equal requests: ids, call ids and times."""
+    """A response without what differs between two equal requests: ids, call ids, times, what the engine had cached."""
     text = json.dumps(response).replace(response["id"].partition("_")[2], "SECRET")
-    for number, id_ in enumerate(dict.fromkeys(re.findall(r"call_[0-9a-f]{24}", text))):
-        text = text.replace(id_, f"call_{number}")
     made: Json = json.loads(text)
+    for number, item in enumerate(made["output"]):
+        if "call_id" in item:
+            item["call_id"] = f"call_{number}"
     for name in ("created_at", "completed_at"):
         made[name] = made[name] and 1
+    if made["usage"] is not None:
+        made["usage"]["input_tokens_details"]["cached_tokens"] = 0
     return made
 
 
