@@ -185,11 +185,11 @@ class Recorder:
                 gone = self._store.write([job.kept.record for job in begun], [part.write for part in parts])
             except StoreError as error:
                 self._not_saved(begun, parts, error.cause)
-                due = True
             else:
                 self._are_saved(begun, parts, gone)
         if due:
-            self._save_at = time.monotonic() + min(self._every_s * 2**self._failures, max(self._every_s, BACKOFF_S))
+            backoff_s = min(self._every_s * 2 ** min(self._failures, 10), BACKOFF_S)
+            self._save_at = time.monotonic() + max(self._every_s, backoff_s)
 
     def _part(self, kept: _Kept, job: _Job | None = None) -> _Part | None:
         """What is to be written of this answer; None if nothing is, or can be (the job is answered then)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,28 +90,79 @@ def test_a_commit_is_synced_and_a_file_can_shrink(path: Path) -> None:
     assert values == {"journal_mode": "wal", "synchronous": 2, "auto_vacuum": 2}
 
 
-def test_many_that_open_a_new_file_at_once_make_one(path: Path) -> None:
-    together = threading.Barrier(8)
+class Contended(sqlite3.Connection):
+    """Another process opens the same new file: SQLite refuses the change of mode without waiting, so often."""
+
+    refusals = 0
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if sql == "PRAGMA journal_mode = WAL" and Contended.refusals:
+            Contended.refusals -= 1
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+        return super().execute(sql, parameters)
+
+
+@pytest.mark.parametrize("refusals", [3, 10**9])
+def test_opening_waits_for_another_process_that_opens_the_same_new_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Contended))
+    monkeypatch.setattr(Contended, "refusals", refusals)
+    if refusals == 3:
+        with opened(path) as base:
+            add(base, 1)
+        return
+    monkeypatch.setattr(database, "BUSY_S", 0.05)
+    with pytest.raises(StoreError, match="locked"):
+        opened(path)
+
+
+def test_many_that_open_a_new_file_at_once_make_one(tmp_path: Path) -> None:
+    together = threading.Barrier(6)
     faults: list[Exception] = []
+    paths = [tmp_path / f"{turn}.db" for turn in range(20)]
 
     def use(number: int) -> None:
         try:
-            together.wait(DEADLINE_S)
-            with opened(path) as base:
-                add(base, number)
+            for path in paths:
                 together.wait(DEADLINE_S)
+                with opened(path) as base:
+                    add(base, number)
         except (StoreError, threading.BrokenBarrierError) as error:
             faults.append(error)
             together.abort()
 
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(DEADLINE_S)
     assert faults == []
-    with opened(path) as base:
-        assert sorted(rows(base)) == [(number,) for number in range(8)]
+    for path in paths:
+        with opened(path) as base:
+            assert sorted(rows(base)) == [(number,) for number in range(6)]
+
+
+def test_opening_a_file_twice_in_one_process_does_not_lose_its_locks(path: Path) -> None:
+    """Another process could take the log away under the one that is open."""
+    code = (
+        "import sqlite3, sys\n"
+        "db = sqlite3.connect(sys.argv[1], timeout=0)\n"
+        "try: print(db.execute('PRAGMA journal_mode = DELETE').fetchone()[0])\n"  # needs the file for itself
+        "except sqlite3.OperationalError as error: print(error)\n"
+    )
+
+    def taken() -> str:
+        found = subprocess.run([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, timeout=DEADLINE_S)
+        return found.stdout.decode().strip()
+
+    with opened(path):
+        with opened(path):
+            pass
+        assert taken() == "database is locked"
+    assert taken() == "delete"
 
 
 def test_a_link_and_the_file_that_it_leads_to_are_one_store(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from serve.entries import Ended, Entry
 from serve.journal import Journal
 from serve.lifecycle import StoreFailed
 from serve.recorder import EVERY_S, Recorder
-from serve.store import Record, Store, Write
+from serve.store import Record, Store, StoreError, Write
 from tests.unit.serve.stored import (
     DEADLINE_S,
     END,
@@ -270,9 +270,10 @@ def test_a_fault_that_is_over_before_the_end_is_none(path: Path, monkeypatch: py
         assert stored(store).entries == [Text("x" * 1_000_000), END]
 
 
-def test_a_locked_file_fails_the_end_and_the_next_one_is_saved(
+def test_a_locked_file_fails_the_end_and_what_was_given_up_is_saved_with_the_next_answer(
     path: Path, monkeypatch: pytest.MonkeyPatch, reader: Store
 ) -> None:
+    """Without waiting for the clock."""
     monkeypatch.setattr(database, "BUSY_S", 0.05)
     store = Store(path, max_age_s=100 * YEAR_S, max_bytes=2**40)
     recorder = Recorder(store, every_s=NEVER_S, on_cancel=lambda id_: None)
@@ -282,9 +283,41 @@ def test_a_locked_file_fails_the_end_and_the_next_one_is_saved(
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreFailed, match="locked by another program"):
             recorder.settle("r1", END)
+        for _ in range(2):
+            with pytest.raises(StoreFailed, match="locked by another program"):
+                recorder.begin(record("r2"), Journal())
+        recorder.give_up("r1", END)
         other.execute("ROLLBACK")
-        recorder.settle("r1", END)
+        recorder.begin(record("r2"), Journal())
+        wait_until(lambda: stored(reader).ended, "what was given up is saved")
     assert stored(reader).entries == [END]
+
+
+def test_an_end_that_could_not_be_saved_can_be_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, reader: Store
+) -> None:
+    room = small_disk(monkeypatch, 40)
+    store = Store(path, max_age_s=100 * YEAR_S, max_bytes=2**40)
+    with closing(Recorder(store, every_s=NEVER_S, on_cancel=lambda id_: None)) as recorder:
+        journal = Journal()
+        recorder.begin(record(), journal)
+        journal.append(Text("x" * 1_000_000))
+        with pytest.raises(StoreFailed, match="the disk is full"):
+            recorder.settle("r1", END)
+        room(10_000)
+        recorder.settle("r1", END)
+    assert journal.fault is None
+    assert stored(reader).entries == [Text("x" * 1_000_000), END]
+
+
+def test_an_outage_of_any_length_is_survived(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Broken(path, max_age_s=100 * YEAR_S, max_bytes=2**40)
+    with closing(Recorder(store, every_s=0.001, on_cancel=lambda id_: None)) as recorder:
+        for _ in range(1_100):
+            store.fault = StoreError("x.db", "no")
+            with pytest.raises(StoreFailed, match="could not be saved: no"):
+                recorder.begin(record(), Journal())
+    assert caplog.messages == ["answers cannot be saved: no"]
 
 
 def test_text_that_is_not_unicode_fails_its_answer_only_and_the_rest_of_it_is_kept(
@@ -438,13 +471,27 @@ def test_closing_saves_what_there_is_and_what_runs_is_lost_for_the_next(path: Pa
 
 def test_who_waits_when_it_is_closed_is_served(path: Path, reader: Store) -> None:
     gate = Gate(path)
+    gate.open.set()
     recorder = Recorder(gate, every_s=NEVER_S, on_cancel=lambda id_: None)
+    journal = Journal()
+    recorder.begin(record("r9"), journal)
+    fill(journal, texts(2))
+    gate.open.clear()
+    gate.entered.clear()
     first = in_threads(1, lambda _: recorder.begin(record("first"), Journal()))
     assert gate.entered.wait(DEADLINE_S)
     others = in_threads(3, lambda number: recorder.begin(record(f"r{number}"), Journal()))
+    others += in_threads(1, lambda _: recorder.settle("r9", END))
     jobs = recorder._jobs  # pyright: ignore[reportPrivateUsage]  # nothing else shows that all of them wait
-    wait_until(lambda: len(jobs) == 3, "three wait")
+    wait_until(lambda: len(jobs) == 4, "four wait")
     closing_thread = in_threads(1, lambda _: recorder.close())
+    wait_until(lambda: _refuses(recorder), "it closes")
     gate.open.set()
     join([*first, *others, *closing_thread])
+    assert gate.calls == [(1, 0), (1, 0), (3, 1)]
     assert all(reader.load(f"r{number}") is not None for number in range(3))
+    assert stored(reader, "r9").ended
+
+
+def _refuses(recorder: Recorder) -> bool:
+    return recorder._closing  # pyright: ignore[reportPrivateUsage]  # asking it otherwise would be one more job

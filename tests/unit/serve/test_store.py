@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.events import Cancelled, Failed, FailKind, Finished, Text
+from serve import database
 from serve import store as store_module
 from serve.entries import Beat, Ended, Entry
 from serve.store import Record, Store, Stored, StoreError
@@ -147,6 +148,8 @@ def test_entries_that_cannot_be_read_are_an_error(store: Store) -> None:
     store.write([record()], [dataclasses.replace(write("r1", texts(3)), data=b'["never"')])
     with pytest.raises(StoreError, match="damaged"):
         store.entries_from("r1", 0)
+    store.write([], [write("r1", texts(2, 3), first=3)])
+    assert store.entries_from("r1", 4) == (texts(1, 4), False)  # what came before is not read again
 
 
 def test_a_closed_store_says_so_and_closes_again(path: Path) -> None:
@@ -335,6 +338,17 @@ def test_an_owner_that_was_there_a_moment_ago_is_asked_again_later(
     found = store.entries_from("r1", 2)
     assert found is not None
     assert isinstance(terminal(found[0]), Failed)
+
+
+def test_an_owner_is_not_asked_by_every_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking takes the write lock: who polls would wait for every other writer."""
+    monkeypatch.setattr(store_module, "ASK_OWNER_S", 3_600.0)
+    monkeypatch.setattr(database, "BUSY_S", 0.05)
+    with opened(path) as store, opened(path) as other, closing(sqlite3.connect(path, isolation_level=None)) as third:
+        other.write([record()], [write("r1", texts(2))])
+        assert store.entries_from("r1", 0) == (texts(2), False)
+        third.execute("BEGIN IMMEDIATE")
+        assert store.entries_from("r1", 1) == (texts(1, 1), False)
 
 
 def test_a_process_that_was_taken_for_dead_is_told_so(path: Path) -> None:
