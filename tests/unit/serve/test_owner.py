@@ -13,7 +13,7 @@ from serve.owner import Owner, is_gone, sweep
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "a [b]*.db"  # a name that looks like a pattern
+    return tmp_path / "a [b].db"  # a name that looks like a pattern
 
 
 def files(path: Path) -> list[str]:
@@ -62,7 +62,7 @@ def test_the_file_is_for_its_user_only(path: Path) -> None:
 def test_a_sweep_takes_away_what_nobody_holds_and_nothing_else(path: Path) -> None:
     owner = Owner(path)
     stale = path.with_name(f"{path.name}.owner-00")
-    others = [path, path.with_name("a bx.db.owner-00"), path.with_name(f"{path.name}-wal")]
+    others = [path, path.with_name("a b.db.owner-00"), path.with_name(f"{path.name}-wal")]
     for file in (stale, *others):
         file.touch()
     sweep(path)

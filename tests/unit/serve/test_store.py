@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -351,6 +352,7 @@ def test_an_owner_is_not_asked_by_every_look(path: Path, monkeypatch: pytest.Mon
         assert store.entries_from("r1", 1) == (texts(1, 1), False)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not let anybody delete it")
 def test_a_process_that_was_taken_for_dead_is_told_so(path: Path) -> None:
     """Somebody deleted its file: its records are lost for the others, and stay so."""
     store = Store(path, max_age_s=100 * YEAR_S, max_bytes=2**40)
