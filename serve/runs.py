@@ -61,6 +61,7 @@ class Run:
         self.ended: Ended | None = None
         self._owner = owner
         self._begun = False
+        self._unsaved: str | None = None  # why it is being ended: what was made could not be saved
 
     def begin(self) -> None:
         """Write the record. Blocks until it is on disk.
@@ -73,8 +74,11 @@ class Run:
     def settle(self, terminal: Terminal) -> None:
         """Write how it ended; for `engine.terminal.sealed`. Blocks until it is on disk.
 
-        Raises: StoreFailed: it could not be saved; the answer has failed then.
+        Raises: StoreFailed: it, or what was made before it, could not be saved; the answer has failed then.
         """
+        failure = None if self._unsaved is None else StoreFailed(self._unsaved)
+        if failure is not None:
+            terminal = replace(failed_of(failure), usage=terminal.usage)
         self.ended = Ended(terminal, time.time())
         if not self._begun:
             return
@@ -84,6 +88,8 @@ class Run:
             self.ended = Ended(replace(failed_of(error), usage=terminal.usage), self.ended.at)
             self._owner.give_up(self, self.ended)
             raise
+        if failure is not None:
+            raise failure
 
     def entries(
         self, first: Event, events: Generator[Event, None, None], beat_s: float | None = None
@@ -110,10 +116,10 @@ class Run:
                     yield self._kept(event)
             if self.journal.dropped and self.record.background:  # deleted, so nobody can ever read it
                 self.cancel.cancel("operator")
-            if self.journal.fault is not None and self.ended is None:
-                event = events.throw(StoreFailed(self.journal.fault))
-            else:
-                event = next(events)
+            if self.journal.fault is not None and self._unsaved is None:
+                self._unsaved = self.journal.fault
+                self.cancel.cancel("operator")  # what is held back and the counts come with its end
+            event = next(events)
 
     def drain(self, events: Generator[Event, None, None]) -> None:
         """Read the rest for the record alone. Blocks until the end."""

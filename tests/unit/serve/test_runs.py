@@ -161,18 +161,21 @@ def test_an_ending_that_cannot_be_saved_is_a_failure_for_everybody(runs: Runs, t
         assert ended(found.entries).terminal == failed
 
 
-def test_an_answer_that_cannot_be_saved_any_more_is_ended(runs: Runs) -> None:
+def test_an_answer_that_cannot_be_saved_any_more_is_ended_and_has_its_counts(runs: Runs) -> None:
     run = runs.new(record(), Cancel())
     run.begin()
-    events = answer(run, *OK)
+    events = waiting(run, Accepted(), Text("a"))
     with closing(events):
         entries = run.entries(next(events), events)
         assert next(entries) == Accepted()
         run.journal.fault = "the answer could not be saved: disk full"
-        last = next(entries)
+        *_, last = entries
     assert isinstance(last, Ended)
-    assert isinstance(last.terminal, Failed)
-    assert (last.terminal.kind, last.terminal.message) == (FailKind.STORE, "the answer could not be saved: disk full")
+    failed = Failed(FailKind.STORE, "the answer could not be saved: disk full", Usage(1, 2))
+    assert last.terminal == failed
+    kept = runs.load(run.record.id)
+    assert kept is not None
+    assert kept.entries == [Accepted(), Text("a"), last], "the store works again by then"
 
 
 def test_cancel_waits_for_the_true_end_and_twice_is_the_same(runs: Runs) -> None:
