@@ -45,6 +45,7 @@ FINISHED = (
     Outcome("call", CALL, TOOLS, calls=(A1,)),
     Outcome("two-calls", f"Both.{CALL}\n{SECOND_CALL}", TOOLS, ("Both.",), calls=(A1, A2)),
     Outcome("think-and-call", f"Hm.</think>{CALL}", {**TOOLS, **THINKING}, (), ("Hm.",), (A1,)),
+    Outcome("call-then-text", f"{CALL}\nDone, then.", TOOLS, ("\nDone, then.",), calls=(A1,)),
     Outcome("json", '{"a": 1}', {"text": FORMAT}, ('{"a": 1}',)),
     Outcome("json-or-call", CALL, {"text": FORMAT, **TOOLS}, calls=(A1,)),
     Outcome("json-beside-tools", '{"a": 1}', {"text": FORMAT, **TOOLS}, ('{"a": 1}',)),
@@ -56,6 +57,7 @@ INCOMPLETE = (
     Outcome("length-in-reasoning", "Hello", {"max_output_tokens": 3, **THINKING}, (), ("Hel",), last="incomplete"),
     Outcome("one-token-of-reasoning", "Hello", {"max_output_tokens": 1, **THINKING}, (), ("H",), last="incomplete"),
     Outcome("one-token", "Hello", {"max_output_tokens": 1}, ("H",), last="incomplete"),
+    Outcome("length-in-a-character", "a😀b", {"max_output_tokens": 3}, ("a\ufffd",), last="incomplete"),
     Outcome(
         "length-in-arguments",
         "Sure.<tool_call>\n<function=add>\n<parameter=note>\nhalf of it\n</parameter>",

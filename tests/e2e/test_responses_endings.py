@@ -88,23 +88,32 @@ def test_a_shutdown_fails_running_responses_truthfully_and_they_can_be_read_by_t
 ) -> None:
     second = rule("second", {"text": "Hello"}, {"reached": "second"}, {"stall": True})
     script = {"batch_slots": 2, "requests": [rule("first", {"text": "Hello"}, {"stall": True}), second]}
-    options = ("--drain-s", "0.5", "--store", str(tmp_path / "shared.db"))
-    with fake_server(server_command, script, tmp_path, *options) as server, Connection(server.port) as stream:
+    options = ("--drain-s", "0.5", "--queue-grace-s", "0.1", "--store", str(tmp_path / "shared.db"))
+    with (
+        fake_server(server_command, script, tmp_path, *options) as server,
+        Connection(server.port) as stream,
+        Connection(server.port) as whole,
+        Connection(server.port) as waiting,
+    ):
         stream.post(ROUTE, request("first"))
         stream.until(b'"delta": "o"')
-        with Connection(server.port) as whole:
-            whole.post(ROUTE, request("second", stream=False))
-            wait_for((engine_folder(server) / "reached-second").exists, "both run")
-            server.process.send_signal(signal.SIGTERM)
-            ending = check_response_stream(stream.answer())
-            body = whole.answer()
-        check_failed(ending, "server_shutdown")
-        assert ending.texts == ["Hello"]
-        assert body.status == 503
-        assert "retry-after" in body.headers
+        whole.post(ROUTE, request("second", stream=False))
+        wait_for((engine_folder(server) / "reached-second").exists, "both run")
+        waiting.post(ROUTE, request("third"))
+        waiting.until(b"response.in_progress")
+        server.process.send_signal(signal.SIGTERM)
+        endings = [check_response_stream(connection.answer()) for connection in (stream, waiting)]
+        body = whole.answer()
         assert server.end() == 0
+    for ending, texts in zip(endings, (["Hello"], []), strict=True):
+        check_failed(ending, "server_shutdown")
+        assert ending.texts == texts
+    assert (body.status, body.json["error"]["code"]) == (503, "server_shutdown")
+    assert body.json["error"]["partial_output"] == "Hello"
+    assert "retry-after" in body.headers
     with fake_server(server_command, {"requests": []}, tmp_path, *options) as later:
-        assert stored(later.port, ending.response["id"]) == ending.response
+        for ending in endings:
+            assert stored(later.port, ending.response["id"]) == ending.response
         kept = stored(later.port, body.json["error"]["response_id"])
         assert (kept["status"], kept["error"]["message"]) == ("failed", body.json["error"]["message"])
 

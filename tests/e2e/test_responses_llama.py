@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 
-import openai
 import pytest
 
 from tests.e2e.client import Connection
@@ -35,7 +34,7 @@ def test_a_finished_answer_is_completed_in_all_three_readings(server: ServerProc
 def test_an_answer_cut_at_the_limit_is_incomplete_where_llama_server_itself_says_completed(
     server: ServerProcess,
 ) -> None:
-    for limit in (1, 7):
+    for limit in (1, 4):
         ending = finished(server.port, request("Count to one hundred.", max_output_tokens=limit, **SAME))
         assert ending.status == "incomplete"
         assert ending.response["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -45,7 +44,7 @@ def test_an_answer_cut_at_the_limit_is_incomplete_where_llama_server_itself_says
 def test_a_json_schema_is_kept_to_and_cut_json_is_incomplete(server: ServerProcess) -> None:
     schema = {
         "type": "object",
-        "properties": {"n": {"type": "integer"}, "words": {"type": "string", "maxLength": 20}},
+        "properties": {"n": {"type": "integer"}, "words": {"enum": ["few", "many"]}},
         "required": ["n", "words"],
         "additionalProperties": False,
     }
@@ -60,7 +59,7 @@ def test_a_json_schema_is_kept_to_and_cut_json_is_incomplete(server: ServerProce
 
 
 def test_a_conversation_with_a_call_goes_on_by_id_and_by_items_sent_back_alike(server: ServerProcess) -> None:
-    fields: Json = {"tools": [ADD], "max_output_tokens": 12, **SAME}
+    fields: Json = {"tools": [ADD], "max_output_tokens": 6, **SAME}
     history = [
         text("user", "Add 1 and 1."),
         {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 1}'},
@@ -76,25 +75,9 @@ def test_a_conversation_with_a_call_goes_on_by_id_and_by_items_sent_back_alike(s
 
 
 def test_an_agents_long_history_is_taken(server: ServerProcess) -> None:
-    ending = check_response_stream(respond(server.port, {**CODEX_SECOND, "max_output_tokens": 8}))
+    ending = check_response_stream(respond(server.port, {**CODEX_SECOND, "max_output_tokens": 2}))
     assert ending.status in ("completed", "incomplete")
-    assert ending.response["usage"]["output_tokens"] <= 8
-
-
-def test_openais_client_reads_a_stream(server: ServerProcess) -> None:
-    with (
-        openai.OpenAI(
-            base_url=f"http://127.0.0.1:{server.port}/v1",
-            api_key="none",
-            max_retries=0,
-            _strict_response_validation=True,
-        ) as client,
-        client.responses.stream(model="default", input="Say hello in one word.", temperature=0) as stream,
-    ):
-        response = stream.get_final_response()
-    assert response.output_text
-    assert response.usage is not None
-    assert response.usage.output_tokens > 0
+    assert ending.response["usage"]["output_tokens"] <= 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX: the engine is killed by a signal")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from tests.e2e.responses_client import ADD, CALL, END, Json, Steps, failed, request, rule, streamed
 from tests.e2e.responses_grammar import ResponseEnding
-from tests.e2e.server import ServerProcess, wait_for
+from tests.e2e.server import ServerProcess, fake_server, wait_for
 
 
 @dataclass(frozen=True)
@@ -86,27 +86,45 @@ FAULTS = (
 )
 
 
-def script(fault: Fault) -> Json:
-    made: list[Steps] = [[{"text": position.made}] if position.made else [] for position in POSITIONS]
-    rules = [rule(f"fail {p.name}", *steps, *fault.steps) for p, steps in zip(POSITIONS, made, strict=True)]
-    return {"requests": [*rules, rule("go on", {"text": "fine"}, *END)]}
+def rules() -> list[Json]:
+    found: list[Json] = []
+    for fault in FAULTS:
+        for position in POSITIONS:
+            made: Steps = [{"text": position.made}] if position.made else []
+            found.append(rule(f"now {fault.name} {position.name}!", *made, *fault.steps))
+    return [*found, rule("go on", {"text": "fine"}, *END)]
+
+
+@pytest.fixture(scope="module")
+def servers(
+    server_command: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    """A patient server, and one that ends an engine that is silent for half a second."""
+    script: Json = {"requests": rules()}
+    with (
+        fake_server(server_command, script, tmp_path_factory.mktemp("patient")) as patient,
+        fake_server(server_command, script, tmp_path_factory.mktemp("quick"), "--silence-s", "0.5") as quick,
+    ):
+        yield patient, quick
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_at_every_position_fails_truthfully_in_all_three_readings(
-    fake: Callable[..., ServerProcess], fault: Fault
+    servers: tuple[ServerProcess, ServerProcess], fault: Fault
 ) -> None:
-    server = fake(script(fault), *(["--silence-s", "0.5"] if fault.name == "silent" else []))
+    server = servers[fault.name == "silent"]
+    restarts = server.status["engine"]["restarts"]
     for position in POSITIONS:
-        body = request(f"fail {position.name}", thinking=position.thinking, tools=[ADD], max_output_tokens=500)
-        status, code = (fault.first or (fault.status, fault.code)) if not position.made else (fault.status, fault.code)
+        content = f"now {fault.name} {position.name}!"
+        body = request(content, thinking=position.thinking, tools=[ADD], max_output_tokens=500)
+        status, code = fault.first if fault.first and not position.made else (fault.status, fault.code)
         ending = failed(server.port, body, status, code)
         _check_made(ending, position)
         assert ending.error is not None
         assert fault.says in ending.error["message"]
-        assert [entry["finish"] for entry in server.status["history"][-2:]] == ["error", "error"]
+        assert [entry["finish"] for entry in list(server.status["history"])[-2:]] == ["error", "error"]
         assert streamed(server.port, request("go on")).texts == ["fine"]
-    assert server.status["engine"]["restarts"] == 2 * fault.restarts * len(POSITIONS)
+    assert server.status["engine"]["restarts"] - restarts == 2 * fault.restarts * len(POSITIONS)
     wait_for(server.settled, "the server is idle again")
 
 

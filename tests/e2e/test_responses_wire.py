@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -24,10 +24,50 @@ from tests.e2e.responses_client import (
     stored,
 )
 from tests.e2e.responses_grammar import ResponseEnding, check_response_stream
-from tests.e2e.server import ServerProcess, wait_for
+from tests.e2e.server import ServerProcess, fake_server, wait_for
 
-Start = Callable[..., ServerProcess]
-HANGS: Steps = [{"text": "Hello"}, {"stall": True}]
+QUIET: dict[str, Steps] = {
+    "before-the-first-token": [{"delay_s": 0.6}, {"text": "Hello"}, *END],
+    "while-the-prompt-is-read": [{"progress": [1, 9]}, {"delay_s": 0.6}, {"progress": True}, {"text": "Hello"}, *END],
+    "in-text": [{"text": "Hel"}, {"delay_s": 0.6}, {"text": "lo"}, *END],
+    "before-the-end": [{"text": "Hello"}, {"delay_s": 0.6}, *END],
+}
+HELD = "<tool_call>\n<function=a_rather_long_name"
+HOLD = "take the slot"
+HANG = "hang for ever"
+
+
+@pytest.fixture(scope="module")
+def beating(server_command: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that beats often, and takes an engine that is silent for 1.5 s for dead."""
+    rules = [
+        *(rule(f"quiet {name}!", *steps) for name, steps in QUIET.items()),
+        rule("held back", {"text": HELD, "pace_s": 0.02}, {"exit": 3}),
+        rule(HOLD, {"text": "l", "pace_s": 0.05, "repeat": 3_000}, *END),
+        rule(HANG, {"text": "Hello"}, {"stall": True}),
+        [{"text": "Fine."}, *END],
+    ]
+    options = ("--heartbeat-s", "0.1", "--silence-s", "1.5", "--queue-grace-s", "0.1")
+    with fake_server(server_command, {"requests": rules}, tmp_path_factory.mktemp("beating"), *options) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def plain(server_command: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the usual times."""
+    rules = [
+        rule("die now", {"text": "Hel"}, {"exit": 3}),
+        rule("fail now", {"text": "Hel"}, {"err": "a fault"}),
+        rule("call now", {"text": CALL}, *END),
+        rule("take a break", {"text": "Hel"}, {"delay_s": 0.6}, {"text": "lo"}, *END),
+        rule(HANG, {"text": "Hello"}, {"reached": "five"}, {"stall": True}),
+        [{"text": "Fine."}, *END],
+    ]
+    with fake_server(server_command, {"requests": rules}, tmp_path_factory.mktemp("plain")) as started:
+        yield started
+
+
+# --- heartbeats --------------------------------------------------------------------------------------
 
 
 def beats(ending: ResponseEnding) -> list[int]:
@@ -37,64 +77,40 @@ def beats(ending: ResponseEnding) -> list[int]:
     return running[1:]
 
 
-# --- heartbeats --------------------------------------------------------------------------------------
-
-QUIET: dict[str, Steps] = {
-    "before-the-first-token": [{"delay_s": 0.9}, {"text": "Hello"}, *END],
-    "while-the-prompt-is-read": [{"progress": [1, 9]}, {"delay_s": 0.9}, {"progress": True}, {"text": "Hello"}, *END],
-    "in-text": [{"text": "Hel"}, {"delay_s": 0.9}, {"text": "lo"}, *END],
-    "before-the-end": [{"text": "Hello"}, {"delay_s": 0.9}, *END],
-}
-
-
-@pytest.mark.parametrize("steps", QUIET.values(), ids=QUIET)
-def test_a_quiet_stream_beats_with_numbered_events_and_never_with_comments(fake: Start, steps: Steps) -> None:
-    server = fake({"requests": [steps]}, "--heartbeat-s", "0.2")
-    answer = respond(server.port, request())
+@pytest.mark.parametrize("where", QUIET)
+def test_a_quiet_stream_beats_with_numbered_events_and_never_with_comments(beating: ServerProcess, where: str) -> None:
+    answer = respond(beating.port, request(f"quiet {where}!"))
     ending = check_response_stream(answer)
     assert ending.texts == ["Hello"]
     assert len(beats(ending)) >= 2
     assert b"\n:" not in answer.body
-    assert stored(server.port, ending.response["id"]) == ending.response
+    assert stored(beating.port, ending.response["id"]) == ending.response
 
 
-def test_a_stream_beats_while_the_parser_holds_everything_back(fake: Start) -> None:
-    name = "<tool_call>\n<function=a_rather_long_name"
-    server = fake({"requests": [[{"text": name, "pace_s": 0.03}, {"exit": 3}]]}, "--heartbeat-s", "0.2")
-    ending = check_response_stream(respond(server.port, request(tools=[ADD])))
-    assert ending.texts == [name]
+def test_a_stream_beats_while_the_parser_holds_everything_back(beating: ServerProcess) -> None:
+    ending = check_response_stream(respond(beating.port, request("held back", tools=[ADD])))
+    assert ending.texts == [HELD]
     assert len(beats(ending)) >= 2
     assert max(beats(ending)) < min(e["sequence_number"] for e in ending.events if "delta" in e)
 
 
-def test_a_stream_of_tokens_needs_no_heartbeat(fake: Start) -> None:
-    server = fake({"requests": [[{"text": "Hello, world.", "pace_s": 0.05}, *END]]}, "--heartbeat-s", "30")
-    assert beats(check_response_stream(respond(server.port, request()))) == []
-
-
-def test_a_waiting_response_beats_and_then_runs(fake: Start) -> None:
-    holds = rule("hold", {"text": "Hel"}, {"cue": "go"}, {"text": "lo"}, *END)
-    server = fake(
-        {"requests": [holds, rule("wait", {"text": "Fine."}, *END)]}, "--heartbeat-s", "0.2", "--queue-grace-s", "0.1"
-    )
-    with Connection(server.port) as holder, Connection(server.port) as waiter:
-        holder.post(ROUTE, request("hold"))
+def test_a_waiting_response_beats_and_then_runs(beating: ServerProcess) -> None:
+    with Connection(beating.port) as holder, Connection(beating.port) as waiter:
+        holder.post(ROUTE, request(HOLD))
         holder.until(b'"delta": "l"')
         waiter.post(ROUTE, request("wait"))
         waiter.until(b'"sequence_number": 3}')  # two beats
-        (engine_folder(server) / "cue-go").touch()
-        assert check_response_stream(holder.answer()).texts == ["Hello"]
+        holder.sock.close()
         ending = check_response_stream(waiter.answer())
     assert ending.texts == ["Fine."]
     assert beats(ending)[:2] == [2, 3]
 
 
-def test_heartbeats_do_not_keep_a_silent_engine_alive(fake: Start) -> None:
-    server = fake({"requests": [HANGS]}, "--heartbeat-s", "0.2", "--silence-s", "0.9")
-    ending = check_response_stream(respond(server.port, request()))
+def test_heartbeats_do_not_keep_a_silent_engine_alive(beating: ServerProcess) -> None:
+    ending = check_response_stream(respond(beating.port, request(HANG)))
     check_failed(ending, "engine_died")
     assert ending.error is not None
-    assert "0.9 s" in ending.error["message"]
+    assert "1.5 s" in ending.error["message"]
     assert ending.texts == ["Hello"]
     assert len(beats(ending)) >= 2
 
@@ -102,29 +118,21 @@ def test_heartbeats_do_not_keep_a_silent_engine_alive(fake: Start) -> None:
 # --- framing -----------------------------------------------------------------------------------------
 
 
-def test_an_http_1_0_client_gets_stream_failure_and_body_unchunked_and_closed(fake: Start) -> None:
-    server = fake({"requests": [rule("fail", {"text": "Hel"}, {"exit": 3}), [{"text": "Hello"}, *END]]})
-    for content, status in (("hi", "completed"), ("fail", "failed")):
-        answer = respond(server.port, request(content), version="HTTP/1.0")
+def test_an_http_1_0_client_gets_stream_failure_and_body_unchunked_and_closed(plain: ServerProcess) -> None:
+    for content, status in (("hi", "completed"), ("die now", "failed")):
+        answer = respond(plain.port, request(content), version="HTTP/1.0")
         assert "transfer-encoding" not in answer.headers
         assert answer.headers["connection"] == "close"
         assert answer.closed
         assert check_response_stream(answer).status == status
-    whole = respond(server.port, request(stream=False), version="HTTP/1.0")
+    whole = respond(plain.port, request(stream=False), version="HTTP/1.0")
     assert (whole.status, whole.json["status"]) == (200, "completed")
 
 
-def test_the_connection_is_kept_after_every_ending(fake: Start) -> None:
-    script = {
-        "requests": [
-            rule("fail", {"text": "Hel"}, {"err": "a fault"}),
-            rule("call", {"text": CALL}, *END),
-            [{"text": "Hello"}, *END],
-        ]
-    }
-    server = fake(script)
-    with Connection(server.port) as connection:
-        for content, status in (("hi", 200), ("fail", 500), ("call", 200), (5, 400), ("hi", 200)):
+def test_the_connection_is_kept_after_every_ending(plain: ServerProcess) -> None:
+    endings = (("hi", 200), ("fail now", 500), ("call now", 200), (5, 400), ("hi", 200))
+    with Connection(plain.port) as connection:
+        for content, status in endings:
             for streamed in (True, False):
                 connection.post(ROUTE, request(content, stream=streamed, tools=[ADD], max_output_tokens=200))
                 answer = connection.answer()
@@ -133,11 +141,10 @@ def test_the_connection_is_kept_after_every_ending(fake: Start) -> None:
                 assert "connection" not in answer.headers
 
 
-def test_a_half_closed_client_still_gets_its_answer(fake: Start) -> None:
-    server = fake({"requests": [[{"text": "Hel"}, {"delay_s": 0.6}, {"text": "lo"}, *END]]})
+def test_a_half_closed_client_still_gets_its_answer(plain: ServerProcess) -> None:
     for streamed in (True, False):
-        with Connection(server.port) as connection:
-            connection.post(ROUTE, request(stream=streamed))
+        with Connection(plain.port) as connection:
+            connection.post(ROUTE, request("take a break", stream=streamed))
             connection.sock.shutdown(socket.SHUT_WR)
             answer = connection.answer()
         if streamed:  # a comment asks whether the client is still there: it is no event
@@ -148,21 +155,19 @@ def test_a_half_closed_client_still_gets_its_answer(fake: Start) -> None:
             assert answer.json["output"][0]["content"][0]["text"] == "Hello"
 
 
-def test_expect_100_continue_is_answered_before_the_body_and_a_refusal_comes_at_once(fake: Start) -> None:
-    server = fake({"requests": [[{"text": "Hello"}, *END]]})
+def test_expect_100_continue_is_answered_before_the_body_and_a_refusal_comes_at_once(plain: ServerProcess) -> None:
     raw = json.dumps(request()).encode()
-    for path, length, first in (
-        (ROUTE, len(raw), b" 100 "),
-        (f"{ROUTE}/x/y", len(raw), b" 404 "),
-        (ROUTE, 10**12, b" 413 "),
-    ):
-        with Connection(server.port) as connection:
+    for path, length, status in ((ROUTE, len(raw), 100), (f"{ROUTE}/x/y", len(raw), 404), (ROUTE, 10**12, 413)):
+        with Connection(plain.port) as connection:
             lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {length}", "Expect: 100-continue", "", ""]
             connection.send("\r\n".join(lines).encode())
-            assert first in connection.until(b"\r\n")
-            if first == b" 100 ":
+            assert connection.until(b"\r\n").startswith(b"HTTP/1.1 %d " % status)
+            if status == 100:
                 connection.send(raw)
-                assert check_response_stream(connection.answer()).texts == ["Hello"]
+                assert check_response_stream(connection.answer()).texts == ["Fine."]
+
+
+# --- clients that leave ------------------------------------------------------------------------------
 
 
 def reset(sock: socket.socket) -> None:
@@ -174,26 +179,23 @@ def reset(sock: socket.socket) -> None:
 @pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["fin", "rst"])
 def test_a_client_that_leaves_stops_the_engine_and_the_next_gets_its_own_answer(
-    fake: Start, streamed: bool, leave: Callable[[socket.socket], None]
+    plain: ServerProcess, streamed: bool, leave: Callable[[socket.socket], None]
 ) -> None:
-    server = fake(
-        {"requests": [rule("hang", {"text": "Hello"}, {"reached": "five"}, {"stall": True}), [{"text": "fine"}, *END]]}
-    )
-    id_ = ""
-    with Connection(server.port) as connection:
-        connection.post(ROUTE, request("hang", stream=streamed))
+    before, id_ = plain.status, ""
+    (engine_folder(plain) / "reached-five").unlink(missing_ok=True)
+    with Connection(plain.port) as connection:
+        connection.post(ROUTE, request(HANG, stream=streamed))
         if streamed:
             id_ = connection.until(b'"delta": "o"').split(b'"id": "', 1)[1].split(b'"', 1)[0].decode()
         else:
-            wait_for((engine_folder(server) / "reached-five").exists, "the engine has written")
+            wait_for((engine_folder(plain) / "reached-five").exists, "the engine has written")
         leave(connection.sock)
-    wait_for(lambda: len(server.status["history"]) == 1, "the answer is over")
-    assert server.status["history"][0]["cause"] == "client_disconnect"
+    wait_for(lambda: len(plain.status["history"]) > len(before["history"]), "the answer is over")
+    assert plain.status["history"][-1]["cause"] == "client_disconnect"
     if streamed:
-        kept = stored(server.port, id_)
+        kept = stored(plain.port, id_)
         assert (kept["status"], kept["error"], kept["incomplete_details"]) == ("cancelled", None, None)
         (item,) = kept["output"]
         assert (item["content"][0]["text"], item["status"]) == ("Hello", "incomplete")
-    answer = check_response_stream(respond(server.port, request()))
-    assert answer.texts == ["fine"]
-    assert server.status["engine"]["restarts"] == 0
+    assert check_response_stream(respond(plain.port, request())).texts == ["Fine."]
+    assert plain.status["engine"]["restarts"] == before["engine"]["restarts"]
