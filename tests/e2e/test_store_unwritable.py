@@ -24,6 +24,7 @@ from tests.e2e.kept import (
     call,
     calm,
     check,
+    commands,
     cue,
     ended,
     file_of,
@@ -209,24 +210,18 @@ def test_a_file_that_another_program_locks_fails_promises_in_bounded_time_and_al
     before = kept_ids(file_of(server))
     with Stream.post(server, request("goes-on please", background=True)) as running:
         running.until('" "')
-        answers: list[Answer] = []
-
-        def ask_for(path: str, body: Json) -> None:
-            answers.append(make(server, body, path))
-
-        threads = [threading.Thread(target=ask_for, args=one) for one in (promising()[0], promising()[-1])]
+        stops = commands(server).count("BSTOP")
         with locked(server):
             cue(server, "gate")
-            threads[0].start()
+            answers: list[Answer] = []
+            thread = threading.Thread(target=lambda: answers.append(make(server, request("fine please", stream=True))))
+            thread.start()
             check_unkept_works(server)
             assert read(server, running.id)["status"] == "in_progress"
-            threads[0].join(30)
-            threads[1].start()
-            threads[1].join(30)
+            wait_for(lambda: commands(server).count("BSTOP") > stops, "the running one is ended")
+            thread.join(20)
+        check_refused(*answers)
         ending = check(running.rest())
-        assert len(answers) == len(threads)
-        for answer in answers:
-            check_refused(answer)
         assert ending.error is not None
         assert (ending.status, ending.error["code"]) == ("failed", "store_failed")
         assert "locked" in ending.error["message"]
