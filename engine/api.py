@@ -64,10 +64,19 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A chat for an engine that speaks OpenAI chat completions: the request body as JSON values, without `stream`."""
+    """A chat for an engine that speaks OpenAI chat completions: the request body as JSON values; `headers` of the
+    client that its upstream should see.
+
+    `form` is what the client gets: "pieces" of an answer that is written anew, or the upstream's own chat "stream" or
+    "whole" body, as they are where nothing is wrong with them. `pieces`: whether what passes is wanted as pieces, too;
+    `id`: the id that it is to have (None: the upstream's own).
+    """
 
     body: Mapping[str, object]
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    form: Literal["pieces", "stream", "whole"] = "pieces"
+    pieces: bool = False
+    id: str | None = None
 
 
 EngineRequest: TypeAlias = TokenRequest | ChatRequest

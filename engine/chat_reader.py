@@ -30,7 +30,7 @@ from engine.events import (
     UpstreamError,
     Usage,
 )
-from engine.sse_codec import SseEvent, SseItem, SseOdd
+from engine.sse_codec import SseDecoder, SseEvent, SseItem, SseOdd
 from engine.tool_deltas import DeltaBroken, ToolCalls
 from engine.upstream_errors import Problem, clean, problem_in, problem_of_body
 
@@ -63,6 +63,7 @@ class ChatReader:
         self._calls = ToolCalls(new_call_id)
         self._counts = _Counts()
         self._odd = ""
+        self._decoder = SseDecoder()
 
     @property
     def finish_seen(self) -> bool:
@@ -74,6 +75,14 @@ class ChatReader:
         """What was read and made so far."""
         return self._counts.usage(final=self.finish_seen)
 
+    def feed(self, data: bytes) -> tuple[list[Event], bool]:
+        """Read the next bytes of a stream: its events, and whether something came that is more than comments.
+
+        Raises: SseTooLong.
+        """
+        items = self._decoder.feed(data)
+        return self.items(items), any(isinstance(item, SseEvent) for item in items)
+
     def items(self, items: Iterable[SseItem]) -> list[Event]:
         """Read what came of a stream. Nothing after the terminal is read."""
         events: list[Event] = []
@@ -84,6 +93,25 @@ class ChatReader:
                 self._item(item, events)
             except (_Broken, DeltaBroken) as error:
                 self._fail(events, FailKind.PROTOCOL, f"{self._who} broke the protocol: {error}")
+        return events
+
+    def chunk(self, chunk: Mapping[str, object]) -> list[Event]:
+        """Read one chunk that is JSON already."""
+        events: list[Event] = []
+        try:
+            self._chunk(chunk, events)
+        except (_Broken, DeltaBroken) as error:
+            self._fail(events, FailKind.PROTOCOL, f"{self._who} broke the protocol: {error}")
+        return events
+
+    def passed(self, deltas: int, *, reasoning: bool) -> None:
+        """Count deltas of text that need no reading."""
+        self._counts.pass_on(deltas, reasoning=reasoning)
+
+    def broken(self, how: str) -> list[Event]:
+        """The upstream wrote something that is no chunk."""
+        events: list[Event] = []
+        self._fail(events, FailKind.PROTOCOL, f"{self._who} broke the protocol: {how}")
         return events
 
     def whole(self, body: bytes) -> list[Event]:
@@ -98,17 +126,19 @@ class ChatReader:
             self._conclude(events)
         return events
 
-    def end(self, pending: Iterable[SseItem] = ()) -> list[Event]:
-        """The body ended cleanly; `pending` is what the decoder's `end` gave."""
-        events = self.items(pending)
+    def end(self) -> list[Event]:
+        """The body ended cleanly."""
+        events = self.items(self._decoder.end())
         if self.terminal is None:
             self._conclude(events)
         return events
 
-    def cut(self, kind: FailKind, how: str, pending: Iterable[SseItem] = ()) -> list[Event]:
+    def cut(self, kind: FailKind, how: str, pending: Iterable[SseItem] | None = None) -> list[Event]:
         """Nothing more will come, and not because the upstream was done. An answer whose finish word came is whole all
-        the same: only usage and the end marker are missing, unless what is left looks like an error."""
+        the same: only usage and the end marker are missing, unless what is left looks like an error. `pending`: what
+        is left in somebody else's decoder (None: in this one's)."""
         events: list[Event] = []
+        pending = self._decoder.end() if pending is None else pending
         problem: Problem | None = None
         fragments = ""
         for item in pending:
@@ -142,7 +172,7 @@ class ChatReader:
                 self._fail_by(events, problem_of_body(item.data.encode(), "no reason given"))
             elif item.data.strip() == DONE:
                 self._conclude(events)
-            elif item.data.strip():
+            elif not is_idle(item.data):
                 self._chunk(_object(item.data), events)
 
     def _chunk(self, chunk: Mapping[str, object], events: list[Event]) -> None:
@@ -273,6 +303,10 @@ class _Counts:
         if not any(isinstance(event, Text | ToolCallArgs) for event in events):
             self._made_reasoning += any(isinstance(event, Reasoning) for event in events)
 
+    def pass_on(self, deltas: int, *, reasoning: bool) -> None:
+        self.made += deltas
+        self._made_reasoning += deltas if reasoning else 0
+
     def progress(self, progress: Progress) -> None:
         self._prompt_tokens = progress.total
 
@@ -300,6 +334,20 @@ class _Counts:
             base.cached_tokens or (timed.cached_tokens if timed else 0),
             min(base.reasoning_tokens or self._made_reasoning, completion),
         )
+
+
+def is_idle(data: str) -> bool:
+    """Whether an event's data says nothing: empty, or a comment that somebody wrapped as data."""
+    text = data.strip()
+    return not text or text.startswith(":")
+
+
+def object_of(text: str) -> Mapping[str, object] | str:
+    """The JSON object in an event's data, or what is wrong with it."""
+    try:
+        return _object(text)
+    except _Broken as error:
+        return str(error)
 
 
 def _object(text: str) -> Mapping[str, object]:

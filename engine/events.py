@@ -65,13 +65,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamError:
-    """What an upstream server answered instead of an answer. `status` is its HTTP status."""
+    """What an upstream server answered instead of an answer. `status` is its HTTP status; `headers` are those that its
+    client should see."""
 
     status: int
     type: str | None = None
     code: str | None = None
     param: str | None = None
     retry_after: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 # --- what is said on the way -------------------------------------------------------------------------
@@ -79,7 +81,10 @@ class UpstreamError:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The engine took the request: before it, a failure can still be a plain HTTP status."""
+    """The engine took the request: before it, a failure can still be a plain HTTP status. `headers` are those of an
+    upstream's answer that its client should see."""
+
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +147,33 @@ class ToolCallEnd:
     index: int
 
 
+Piece: TypeAlias = Text | Reasoning | ToolCallStart | ToolCallArgs | ToolCallEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A part of an upstream's chat stream that needs no repair: `raw` is whole server-sent events, to go out as they
+    are. `pieces` is what they say of choice 0; the text in it only where the request wants that
+    (`engine.api.ChatRequest.pieces`). `finished` are the choices whose end is in it."""
+
+    raw: bytes
+    pieces: tuple[Piece, ...] = ()
+    finished: tuple[int, ...] = ()
+
+
 # --- how it ended ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The engine ended the answer by itself, and what it made is whole (or cut at the token limit: `length`).
-    `stop_sequence` is the stop string that ended it, if one did."""
+    `stop_sequence` is the stop string that ended it, if one did. `raw` is the upstream's own ending of a stream that
+    passes, or its whole body; none where it has to be written anew."""
 
     reason: FinishReason
     usage: Usage | None = None
     stop_sequence: str | None = None
+    raw: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +197,5 @@ class Failed:
 
 
 Terminal: TypeAlias = Finished | Cancelled | Failed
-Piece: TypeAlias = Text | Reasoning | ToolCallStart | ToolCallArgs | ToolCallEnd
-Event: TypeAlias = Accepted | Tick | Progress | Piece | Terminal
+Event: TypeAlias = Accepted | Tick | Progress | Piece | Passed | Terminal
 EngineEvent: TypeAlias = Event | Token

@@ -35,7 +35,8 @@ FRESH_S = {True: 10.0, False: 2.0}
 """How old news of a reachable or unreachable server may be before it is asked again, in seconds."""
 MAX_PROBE_BYTES = 4 << 20
 
-LLAMA_FIELDS: Mapping[str, object] = {"return_progress": True, "timings_per_token": True}
+LLAMA_FIELDS: Mapping[str, object] = {"return_progress": True}
+LLAMA_EXACT: Mapping[str, object] = {"timings_per_token": True}
 """llama.cpp only: prompt progress, and exact token counts on every chunk. Other servers may refuse fields that they do
 not know. Source: llama.cpp build 11549, 2026-11-30."""
 
@@ -78,8 +79,10 @@ class UpstreamEngine:
             silence_s,
             who or "the upstream",
             lambda: f"call_{secrets.token_hex(12)}",
+            lambda: self._facts.model,
             ssl.create_default_context() if origin.tls else None,
             LLAMA_FIELDS if kind == "llama" else {},
+            LLAMA_EXACT if kind == "llama" else {},
         )
         self._facts = EngineInfo(kind, model or origin.authority, "chat", slots, max_context)
         self._lock = threading.Lock()
@@ -154,7 +157,7 @@ class UpstreamEngine:
         if self._closed.is_set():
             yield Failed(FailKind.NOT_STARTED, "the engine is closed")
             return
-        body = call_body(self._plan, request.body, self._model)
+        body = call_body(self._plan, request, self._model)
         headers = call_headers(self._plan, request.headers)
         while not self._slots.acquire(timeout=TICK_S):
             if cancel.is_set():
@@ -164,7 +167,7 @@ class UpstreamEngine:
         try:
             with self._lock:
                 self._active += 1
-            yield from self._guarded(Call(self._plan, body, headers, cancel, self._contact))
+            yield from self._guarded(Call(self._plan, request, body, headers, cancel, self._contact))
         finally:
             with self._lock:
                 self._active -= 1

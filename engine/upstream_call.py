@@ -6,16 +6,20 @@ It has no state between answers, does not wait for a slot and does not check the
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import ssl
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from engine.api import TICK_S, Cancel
+from engine.api import TICK_S, Cancel, ChatRequest
 from engine.chat_reader import ChatReader
+from engine.chat_relay import ChatRelay
+from engine.chunk_repair import Identity
 from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Tick
 from engine.http_client import BadAnswer, Connected, ConnectFailed, Head, HttpError, Origin, Step, exchange
-from engine.sse_codec import SseDecoder, SseEvent, SseItem, SseTooLong
+from engine.sse_codec import SseTooLong
 from engine.upstream_errors import problem_of_body, refusal
 
 MAX_WHOLE_BYTES = 64 << 20
@@ -29,7 +33,8 @@ connection open and send neither."""
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """Where and how to ask. Times are in seconds; `who` names the server in messages; `extra` is added to bodies."""
+    """Where and how to ask. Times are in seconds; `who` names the server in messages; `extra` is added to bodies, and
+    `exact` where the client does not see the chunks; `model` is the server's own name for what it runs."""
 
     origin: Origin
     path: str
@@ -39,8 +44,10 @@ class CallPlan:
     silence_s: float
     who: str
     new_call_id: Callable[[], str]
+    model: Callable[[], str]
     tls: ssl.SSLContext | None = None
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
+    exact: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 def call_headers(plan: CallPlan, given: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -58,15 +65,47 @@ _DECIDED = {
 }  # fmt: skip
 
 
-def call_body(plan: CallPlan, given: Mapping[str, object], model: str | None) -> bytes:
-    """The request's body: a stream is always asked for, with usage; every other field passes through."""
-    body = dict(given)
-    options = body.get("stream_options")
-    known = {str(name): value for name, value in options.items()} if isinstance(options, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
-    body |= {"stream": True, "stream_options": known | {"include_usage": True}}
+def call_body(plan: CallPlan, request: ChatRequest, model: str | None) -> bytes:
+    """The request's body: a stream is always asked for, and with usage unless the client is to get the stream itself;
+    every other field passes through."""
+    body = dict(request.body)
+    body["stream"] = True
+    if request.form != "stream":
+        options = body.get("stream_options")
+        known = {str(name): value for name, value in options.items()} if isinstance(options, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
+        body["stream_options"] = known | {"include_usage": True}
     if model is not None:
         body["model"] = model
-    return json.dumps(body | dict(plan.extra)).encode()
+    return json.dumps(body | dict(plan.extra) | ({} if request.form == "stream" else dict(plan.exact))).encode()
+
+
+def _reader(plan: CallPlan, request: ChatRequest) -> ChatReader | ChatRelay:
+    if request.form == "pieces":
+        return ChatReader(plan.new_call_id, plan.who)
+    choices = request.body.get("n")
+    asked = request.body.get("model")
+    return ChatRelay(
+        plan.new_call_id,
+        plan.who,
+        form=request.form,
+        fallback=Identity(
+            request.id or f"chatcmpl-{secrets.token_hex(12)}",
+            int(time.time()),
+            asked if isinstance(asked, str) else plan.model(),
+            forced=request.id is not None,
+        ),
+        pieces=request.pieces,
+        choices=choices if isinstance(choices, int) and choices > 1 else 1,
+        hide_progress="return_progress" in plan.extra and "return_progress" not in request.body,
+    )
+
+
+def shown_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Those of an upstream's answer that its client should see."""
+    return tuple((name, value) for name, value in headers.items() if _SHOWN.fullmatch(name))
+
+
+_SHOWN = re.compile(r"x-request-id|request-id|x-ratelimit-.*|ratelimit.*|openai-.*|anthropic-ratelimit-.*|x-.*-id")
 
 
 class Call:
@@ -75,6 +114,7 @@ class Call:
     def __init__(
         self,
         plan: CallPlan,
+        request: ChatRequest,
         body: bytes,
         headers: list[tuple[str, str]],
         cancel: Cancel,
@@ -86,8 +126,7 @@ class Call:
         self._steps = exchange(
             plan.origin, "POST", plan.path, headers, body, connect_s=plan.connect_s, tick_s=TICK_S, tls=plan.tls
         )
-        self._reader = ChatReader(plan.new_call_id, plan.who)
-        self._decoder = SseDecoder()
+        self._reader = _reader(plan, request)
         self._connected = False
         self._head: Head | None = None
         self._accepted = False
@@ -157,12 +196,12 @@ class Call:
                 )
             return []
         try:
-            items = self._decoder.feed(step)
+            events, alive = self._reader.feed(step)
         except SseTooLong as error:
             return self._fail(FailKind.PROTOCOL, f"{self._plan.who} broke the protocol: {error}")
-        if any(isinstance(item, SseEvent) for item in items):
+        if alive:
             self._quiet_s = 0.0  # comments are no sign of life of the model
-        return self._reader.items(items)
+        return events
 
     def _begin(self, head: Head) -> list[Event]:
         self._on_contact(None)
@@ -176,7 +215,7 @@ class Call:
             if not self._whole:
                 return self._fail(FailKind.PROTOCOL, f"{self._plan.who} answered {kind[:80]!r} instead of a stream")
         self._accepted = True
-        return [Accepted()]
+        return [Accepted(shown_headers(head.headers))]
 
     def _ended(self) -> list[Event]:
         """The answer's body is whole."""
@@ -184,7 +223,7 @@ class Call:
             return self._refused()
         if self._whole:
             return self._reader.whole(bytes(self._body))
-        return self._reader.end(self._decoder.end())
+        return self._reader.end()
 
     def _refused(self) -> list[Event]:
         assert self._head is not None
@@ -193,7 +232,9 @@ class Call:
             where = ", a redirect; give the URL of the server itself" if 300 <= status < 400 else ""
             return self._fail(FailKind.PROTOCOL, f"{self._plan.who} answered {status}{where}")
         problem = problem_of_body(bytes(self._body[:MAX_ERROR_BYTES]), self._head.reason)
-        return [refusal(status, problem, self._head.headers.get("retry-after"), self._plan.who)]
+        failed = refusal(status, problem, self._head.headers.get("retry-after"), self._plan.who)
+        assert failed.upstream is not None
+        return [replace(failed, upstream=replace(failed.upstream, headers=shown_headers(self._head.headers)))]
 
     def _broken(self, error: HttpError | ValueError) -> list[Event]:
         """The exchange ended badly."""
@@ -225,8 +266,7 @@ class Call:
         return self._cut(FailKind.SILENT, f"{plan.who} said nothing for {plan.silence_s:g} s")
 
     def _cut(self, kind: FailKind, how: str) -> list[Event]:
-        pending: list[SseItem] = [] if self._whole or self._head is None else self._decoder.end()
-        return self._reader.cut(kind, how, pending)
+        return self._reader.cut(kind, how)
 
     def _fail(self, kind: FailKind, message: str) -> list[Event]:
         return [Failed(kind, message, self._reader.usage if self._accepted else None)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +35,8 @@ IO_TIMEOUT_S = 60.0
 """How long a client may be slow with one read or write before its connection is given up."""
 PEER_CHECK_S = 0.1
 PREFLIGHT_MAX_AGE_S = 600
+PASSED = re.compile(r"x-(?!api-key$|forwarded-|real-ip$).*|openai-.*|traceparent|tracestate|baggage", re.IGNORECASE)
+"""Request headers that are passed on to an upstream."""
 PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -170,6 +173,15 @@ class Exchange(BaseHTTPRequestHandler):
         fields = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
         return {name: values[-1] for name, values in fields.items()}
 
+    def passed_headers(self) -> dict[str, str]:
+        """The request's headers that an upstream should see. The key is passed on unless it is ours."""
+        own_key = bool(self.svc.access.api_key)
+        return {
+            name: value
+            for name, value in self.headers.items()
+            if PASSED.fullmatch(name) or (name.lower() == "authorization" and not own_key)
+        }
+
     def read_json(self) -> dict[str, object]:
         """The request body, one JSON object.
 
@@ -195,7 +207,8 @@ class Exchange(BaseHTTPRequestHandler):
         phrase = PHRASES.get(status, "")
         lines = [f"HTTP/1.1 {status} {phrase}", f"Server: {self.server_version}", f"Date: {self.date_time_string()}"]
         lines += [f"{name}: {value}" for name, value in {**headers, **self._cors_headers()}.items()]
-        lines.append(f"x-request-id: {self.request_id}")
+        if "x-request-id" not in headers:  # an upstream's own is the one that its people can look up
+            lines.append(f"x-request-id: {self.request_id}")
         if self.close_connection:
             lines.append("Connection: close")
         elif self.request_version == "HTTP/1.0":
@@ -227,15 +240,18 @@ class Exchange(BaseHTTPRequestHandler):
         self.wfile.write(head if self.command == "HEAD" else head + body)
 
     def send_json(self, status: int, value: object, headers: Mapping[str, str] | None = None) -> None:
-        """Answer with JSON. A body that came and was not read ends the connection."""
+        """Answer with JSON; bytes are JSON already. A body that came and was not read ends the connection."""
         if not self._body_read and self._has_body():
             self.close_connection = True
-        body = json.dumps(value, allow_nan=False).encode("ascii")
+        body = value if isinstance(value, bytes) else json.dumps(value, allow_nan=False).encode("ascii")
         content = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         self._send(status, {**content, **(headers or {})}, body)
 
     def send_failure(self, failure: outcomes.HttpFailure, body: ErrorBody) -> None:
-        self.send_json(failure.status, body, {"Retry-After": failure.retry_after} if failure.retry_after else None)
+        headers = dict(failure.headers)
+        if failure.retry_after:
+            headers["Retry-After"] = failure.retry_after
+        self.send_json(failure.status, body, headers)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """The standard library's own refusals (bad request line, header too large…), in the API's form."""
@@ -289,11 +305,16 @@ class Exchange(BaseHTTPRequestHandler):
                     self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             yield event
 
-    def open_stream(self, head: object, ending: Callable[[BaseException], bytes] | None = None) -> None:
+    def open_stream(
+        self,
+        head: object,
+        ending: Callable[[BaseException], bytes] | None = None,
+        more: Iterable[tuple[str, str]] = (),
+    ) -> None:
         """Send the response head. `head` is what the stream's events share; `ending` gives the last bytes where a
-        fault of ours ends the stream (None: the handler's own form)."""
+        fault of ours ends the stream (None: the handler's own form); `more` are further headers."""
         chunked = self.request_version != "HTTP/1.0"
-        headers = dict(sse.HEADERS)
+        headers = {**dict(more), **dict(sse.HEADERS)}
         if chunked:
             headers["Transfer-Encoding"] = "chunked"
         else:

@@ -117,6 +117,7 @@ class HttpFailure:
     status: int
     error: ErrorObject
     retry_after: str | None
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def _row(terminal: Failed | Cancelled) -> FailureRow:
@@ -138,13 +139,14 @@ def http_failure(terminal: Failed | Cancelled) -> HttpFailure:
     """Before the first byte. An upstream's own refusal keeps its status, type, code and Retry-After."""
     row = _row(terminal)
     status, type_, code, param = row.status, row.type, row.code, None
+    headers: tuple[tuple[str, str], ...] = ()
     retry_after = None if row.retry_after_s is None else str(row.retry_after_s)
     if isinstance(terminal, Failed) and (upstream := terminal.upstream) is not None and upstream.status >= 400:
-        retry_after = upstream.retry_after or retry_after
+        retry_after, headers = upstream.retry_after or retry_after, upstream.headers
         if terminal.kind is not FailKind.CONTEXT:  # a context overflow has its own row, whatever the upstream calls it
             status, type_ = upstream.status, upstream.type or type_
             code, param = upstream.code or code, upstream.param
-    return HttpFailure(status, error_object(_message(terminal), type_, code, param), retry_after)
+    return HttpFailure(status, error_object(_message(terminal), type_, code, param), retry_after, headers)
 
 
 def stream_error(terminal: Failed | Cancelled) -> ErrorObject:

@@ -15,7 +15,22 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from engine.api import TICK_S, Cancel, failed_of
-from engine.events import Cancelled, Event, Failed, Finished, Progress, Terminal, Tick
+from engine.events import (
+    Accepted,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    Passed,
+    Progress,
+    Reasoning,
+    Terminal,
+    Text,
+    Tick,
+    ToolCallArgs,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from serve.entries import Beat, Ended, Entry, Made
 from serve.journal import Journal
 from serve.lifecycle import StoreFailed
@@ -79,6 +94,8 @@ class Run:
         failure = None if self._unsaved is None else StoreFailed(self._unsaved)
         if failure is not None:
             terminal = replace(failed_of(failure), usage=terminal.usage)
+        if isinstance(terminal, Finished):
+            terminal = replace(terminal, raw=b"")  # the entries say it all
         self.ended = Ended(terminal, time.time())
         if not self._begun:
             return
@@ -99,21 +116,29 @@ class Run:
         entry there is a `Beat`; None: never. Blocks as `events` does.
         """
         beat = time.monotonic()
-        event = first
-        while True:
+        for event in self.watched(first, events):
             match event:
                 case Finished() | Cancelled() | Failed():
                     yield self.ended or Ended(event, time.time())
-                    return
                 case Tick() | Progress():
                     if beat_s is not None and time.monotonic() - beat >= beat_s:
                         beat = time.monotonic()
-                        yield self._kept(Beat())
+                        yield from self._kept(Beat())
                     else:
                         yield Tick()
                 case _:
                     beat = time.monotonic()
-                    yield self._kept(event)
+                    yield from _entries(event)
+
+    def watched(self, first: Event, events: Generator[Event, None, None]) -> Generator[Event, None, None]:
+        """The events as they come, up to the terminal, while what they say is kept. Blocks as `events` does."""
+        event = first
+        while True:
+            if isinstance(event, Finished | Cancelled | Failed):
+                yield event
+                return
+            self._kept(*_entries(event))
+            yield event
             if self.journal.dropped and self.record.background:  # deleted, so nobody can ever read it
                 self.cancel.cancel("operator")
             if self.journal.fault is not None and self._unsaved is None:
@@ -123,16 +148,28 @@ class Run:
 
     def drain(self, events: Generator[Event, None, None]) -> None:
         """Read the rest for the record alone. Blocks until the end."""
-        if not self._begun:
-            return
-        for event in events:
-            if not isinstance(event, Tick | Progress | Finished | Cancelled | Failed):
-                self.journal.append(event)
-
-    def _kept(self, entry: Made) -> Made:
         if self._begun:
-            self.journal.append(entry)
-        return entry
+            for event in events:
+                self._kept(*_entries(event))
+
+    def _kept(self, *entries: Made) -> tuple[Made, ...]:
+        if self._begun:
+            for entry in entries:
+                self.journal.append(entry)
+        return entries
+
+
+def _entries(event: Event) -> tuple[Made, ...]:
+    """What an event that is no terminal says, as entries."""
+    match event:
+        case Passed():
+            return event.pieces
+        case Accepted():
+            return (Accepted(),)
+        case Text() | Reasoning() | ToolCallStart() | ToolCallArgs() | ToolCallEnd():
+            return (event,)
+        case _:
+            return ()
 
 
 class Runs:

@@ -257,7 +257,11 @@ class Service:
         except FormatError as error:
             raise BadRequest(str(error), error.param) from None
         if self.engine.facts.speaks == "chat":
-            return Plan(ChatRequest(request.body), check, None, 0)
+            pieces = check is not None or request.store
+            chat = ChatRequest(request.body, request.headers, request.form, pieces, request.id)
+            return Plan(chat, check, None, 0)
+        if request.choices > 1:
+            raise BadRequest(f"n: {request.choices} is not supported by this engine; send 1 or leave it out", "n")
         if request.logprobs:
             raise BadRequest("logprobs: this engine gives no logprobs; leave them out", "logprobs")
         if request.body.get("logit_bias"):

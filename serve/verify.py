@@ -13,6 +13,7 @@ from engine.events import (
     Failed,
     FailKind,
     Finished,
+    Passed,
     Text,
     ToolCallEnd,
     ToolCallStart,
@@ -27,18 +28,19 @@ def verified(source: Iterator[Event], check: StructuredCheck | None) -> Iterator
     names: dict[int, str] = {}
     ended: set[int] = set()
     for event in source:
-        match event:
-            case ToolCallStart(index=index, name=name):
-                names[index] = name
-            case ToolCallEnd(index=index):
-                ended.add(index)
-            case Text(text=text) if check is not None:
-                check.feed(text)
-            case Finished():
-                yield _verdict(event, names, ended, check)
-                return
-            case _:
-                pass
+        if isinstance(event, Finished):
+            yield _verdict(event, names, ended, check)
+            return
+        for piece in event.pieces if isinstance(event, Passed) else (event,):
+            match piece:
+                case ToolCallStart(index=index, name=name):
+                    names[index] = name
+                case ToolCallEnd(index=index):
+                    ended.add(index)
+                case Text(text=text) if check is not None:
+                    check.feed(text)
+                case _:
+                    pass
         yield event
 
 
@@ -51,7 +53,7 @@ def _verdict(end: Finished, names: dict[int, str], ended: set[int], check: Struc
         if end.reason == "tool_calls" and not names:
             return Failed(FailKind.PROTOCOL, "the engine said 'tool_calls' but made no tool call", end.usage)
         if names:
-            return Finished("tool_calls", end.usage, end.stop_sequence)
+            return end if end.reason == "tool_calls" else Finished("tool_calls", end.usage, end.stop_sequence)
         if check is not None and (reason := check.verdict("stop")) is not None:
             return Failed(FailKind.STRUCTURED, reason, end.usage)
         return end

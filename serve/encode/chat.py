@@ -6,8 +6,9 @@ to no socket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from engine.events import (
@@ -16,6 +17,7 @@ from engine.events import (
     Event,
     Failed,
     Finished,
+    Passed,
     Reasoning,
     Terminal,
     Text,
@@ -38,12 +40,15 @@ from serve.wire import (
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What all chunks of one stream share. `created` is in Unix seconds."""
+    """What all chunks of one stream share. `created` is in Unix seconds; `choices` is how many answers there are;
+    `passes`: the chunks are an upstream's own, its first one included."""
 
     id: str
     created: int
     model: str
     include_usage: bool = False
+    choices: int = 1
+    passes: bool = False
 
 
 def chunk(head: Head, delta: Delta, finish_reason: str | None = None, logprobs: object = None) -> ChatChunk:
@@ -83,10 +88,16 @@ def error_chunk(head: Head, error: ErrorObject | None, usage: UsageObject | None
     return made
 
 
-def failure_ending(head: Head, error: ErrorObject, usage: Usage | None) -> bytes:
-    """Error object, closing chunk, usage chunk if asked for, `[DONE]`: to be sent in one write."""
+def failure_ending(head: Head, error: ErrorObject, usage: Usage | None, closed: Collection[int] = ()) -> bytes:
+    """Error object, a closing chunk for each choice that is not `closed`, usage chunk if asked for, `[DONE]`: to be
+    sent in one write."""
     wire_usage = None if usage is None else outcomes.usage_object(usage)
-    parts = [sse.data({"error": error}), sse.data(error_chunk(head, error, wire_usage))]
+    parts = [sse.data({"error": error})]
+    for index in range(head.choices):
+        if index not in closed:
+            closing = error_chunk(head, error, wire_usage)
+            closing["choices"][0]["index"] = index
+            parts.append(sse.data(closing))
     if head.include_usage and wire_usage is not None:
         parts.append(sse.data(usage_chunk(head, wire_usage)))
     return b"".join((*parts, sse.DONE))
@@ -118,23 +129,40 @@ def piece_chunk(head: Head, event: Event) -> ChatChunk | None:
 
 
 def stream(events: Iterable[Event], head: Head) -> Iterator[sse.Frame]:
-    """One frame per event; the last one holds the whole ending."""
+    """One frame per event; the last one holds the whole ending. What an upstream said in this API passes as it came,
+    and what has to be added takes its id, time and model."""
     begun = False
+    closed: set[int] = set()
     for event in events:
+        if isinstance(event, Passed):
+            if event.raw and not begun:
+                begun, head = True, _head_of(event.raw, head)
+            closed.update(event.finished)
+            yield sse.Frame(event.raw)
+            continue
         if isinstance(event, Finished | Failed | Cancelled):
-            yield sse.Frame(_ending(head, event, begun), last=True)
+            yield sse.Frame(_ending(head, event, begun, closed), last=True)
             return
         made = piece_chunk(head, event)
         data = b"" if made is None else sse.data(made)
-        if not begun and (data or isinstance(event, Accepted)):
+        if not begun and (data or (isinstance(event, Accepted) and not head.passes)):
             begun = True
             data = sse.data(first_chunk(head)) + data
         yield sse.Frame(data)
 
 
-def _ending(head: Head, terminal: Terminal, begun: bool) -> bytes:
+def _head_of(raw: bytes, head: Head) -> Head:
+    """The head of a stream that began with this event of an upstream."""
+    chunk = cast("dict[str, object]", json.loads(raw.partition(b"\n")[0].removeprefix(b"data: ")))
+    id_, created, model = chunk["id"], chunk["created"], chunk["model"]
+    return replace(head, id=cast("str", id_), created=cast("int", created), model=cast("str", model))
+
+
+def _ending(head: Head, terminal: Terminal, begun: bool, closed: Collection[int]) -> bytes:
     if isinstance(terminal, Failed | Cancelled):
-        return failure_ending(head, outcomes.stream_error(terminal), terminal.usage)
+        return failure_ending(head, outcomes.stream_error(terminal), terminal.usage, closed)
+    if terminal.raw:
+        return terminal.raw
     parts = [] if begun else [sse.data(first_chunk(head))]
     parts.append(sse.data(chunk(head, {}, outcomes.chat_finish_reason(terminal))))
     if head.include_usage:

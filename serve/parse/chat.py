@@ -26,6 +26,9 @@ KEEPING = frozenset({"store", "metadata"})
 """Fields that say what is kept of an answer."""
 
 
+MAX_CHOICES = 128
+
+
 class StreamOptions(Struct):
     include_usage: bool | None = None
 
@@ -61,8 +64,12 @@ def parse_chat(body: Json) -> GenerateRequest:
     fields = convert(body, ChatBody)
     if not fields.messages:
         raise BadRequest("messages: empty; send at least one message", "messages")
-    if fields.n is not None and fields.n != 1:
-        raise BadRequest(f"n: {fields.n} is not supported; send 1 or leave it out", "n")
+    choices = 1 if fields.n is None else fields.n
+    if not 1 <= choices <= MAX_CHOICES:
+        raise BadRequest(f"n: {choices} is not from 1 to {MAX_CHOICES}", "n")
+    if choices > 1 and (fields.store or (fields.response_format or {}).get("type", "text") != "text"):
+        other = "store" if fields.store else "response_format"
+        raise BadRequest(f"n: {choices} is not supported together with {other}; send 1", "n")
     if fields.top_logprobs is not None and not fields.logprobs:
         raise BadRequest("top_logprobs: needs logprobs: true", "top_logprobs")
     messages = tuple(_message(value, f"messages[{i}]") for i, value in enumerate(fields.messages))
@@ -85,6 +92,8 @@ def parse_chat(body: Json) -> GenerateRequest:
         stream=bool(fields.stream),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
         unsupported=unsupported_part(body),
+        choices=choices,
+        form="stream" if fields.stream else "whole",
         store=bool(fields.store),
         metadata=metadata,
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 
 import msgspec
 
 from engine.api import Cancel, failed_of
-from engine.events import Cancelled, Event, Failed, Finished
+from engine.events import Accepted, Cancelled, Event, Failed, Finished
 from serve import outcomes
 from serve.encode import chat
-from serve.entries import Beat, Ended, Entry
+from serve.entries import Beat, Ended
 from serve.exchange import Exchange, Route
 from serve.httpio import Peer
 from serve.lifecycle import StoreFailed
@@ -35,6 +36,10 @@ def create(http: Exchange) -> None:
     if request.store and not http.svc.runs.keeps:
         raise BadRequest("store: this server keeps nothing (--store none); leave it out", "store")
     head = chat_head(http.svc, body, request.include_usage)
+    passes = http.svc.engine.facts.speaks == "chat"
+    head = replace(head, choices=request.choices, passes=passes)
+    # what is kept is found by the id that the client saw
+    request = replace(request, headers=http.passed_headers(), id=head.id if request.store else None)
     cancel, peer = Cancel(), Peer(http.connection)
     run = http.svc.runs.new(_record(head, request), cancel) if request.store else None
     keep = {} if run is None else {"keep": run.settle}
@@ -47,9 +52,9 @@ def create(http: Exchange) -> None:
             return
         if run is not None and not _begin(http, run, events):
             return
-        answer = _chained(first, events) if run is None else _events(run.entries(first, events))
+        answer = _chained(first, events) if run is None else run.watched(first, events)
         if request.stream:
-            http.open_stream(head)
+            http.open_stream(head, more=first.headers if isinstance(first, Accepted) else ())
             http.send_frames(chat.stream(answer, head), peer, http.svc.limits.heartbeat_s)
         else:
             _body(http, http.watched(answer, peer), head)
@@ -83,19 +88,14 @@ def _chained(first: Event, rest: Iterator[Event]) -> Iterator[Event]:
     yield from rest
 
 
-def _events(entries: Iterator[Entry | Event]) -> Iterator[Event]:
-    for entry in entries:
-        if isinstance(entry, Ended):
-            yield entry.terminal
-        elif not isinstance(entry, Beat):
-            yield entry
-
-
 def _body(http: Exchange, events: Iterator[Event], head: chat.Head) -> None:
     made = chat.Collected()
+    headers: dict[str, str] = {}
     for event in events:
+        if isinstance(event, Accepted):
+            headers = dict(event.headers)
         if isinstance(event, Finished):
-            http.send_json(200, chat.completion(head, made, event))
+            http.send_json(200, event.raw or chat.completion(head, made, event), headers)
             return
         if isinstance(event, Failed | Cancelled):
             failure = outcomes.http_failure(event)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from typing import cast
 
 import msgspec
 
 from engine.api import Cancel, failed_of
-from engine.events import Cancelled, Event, Failed, Finished, Tick
+from engine.events import Accepted, Cancelled, Event, Failed, Finished, Tick
 from serve import outcomes, sse
 from serve.encode.responses import Head, ResponseEncoder, response_of_item
 from serve.entries import Ended, Entry
@@ -52,7 +53,7 @@ def create(http: Exchange) -> None:
     stored = _stored(svc, request)
     history = _history(svc, request.previous_response_id)
     request = resolved(request, _referenced(svc, request, history))
-    generate = generate_request(request, history)
+    generate = replace(generate_request(request, history), headers=http.passed_headers())
     head = Head(
         id=new_id("resp_"),
         created_at=int(time.time()),
@@ -81,7 +82,7 @@ def create(http: Exchange) -> None:
                 assert run.ended is not None
                 return _bytes(encoder.feed(run.ended))
 
-            http.open_stream(head, fault_ending)
+            http.open_stream(head, fault_ending, first.headers if isinstance(first, Accepted) else ())
             http.send_frames(frames(encoder, entries), peer, None)
         else:
             _body(http, head, http.watched(entries, peer), stored)

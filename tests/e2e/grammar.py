@@ -56,8 +56,10 @@ def check_chat_stream(answer: Answer) -> Ending:
 
 def _check_chunks(chunks: list[dict[str, Any]]) -> None:
     assert chunks, "no chunk with a finish_reason"
-    heads = {(chunk["id"], chunk["object"], chunk["created"], chunk["model"]) for chunk in chunks}
+    heads = {(chunk["id"], chunk["object"], chunk["model"]) for chunk in chunks}
     assert len(heads) == 1
+    times = [chunk["created"] for chunk in chunks]  # llama.cpp says the time of each chunk
+    assert times == sorted(times)
     for chunk in chunks:
         (choice,) = chunk["choices"]
         assert choice["index"] == 0

@@ -86,7 +86,7 @@ def test_kill_9_of_the_engine_gives_the_ending_and_the_next_request_answers(
 ) -> None:
     with Connection(server.port) as connection:
         connection.post(CHAT, chat(content="Tell me a very long story.", max_tokens=2000))
-        connection.until(b'"delta": {"content": "')
+        connection.until(b'"delta":{"content":"')
         engine = server.engine_process()
         engine.kill()
         ending = check_chat_stream(connection.answer())

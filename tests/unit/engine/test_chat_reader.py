@@ -39,7 +39,7 @@ def read(data: bytes, size: int = 1 << 20) -> list[Event]:
     for i in range(0, len(data), size):
         events += chat.items(decoder.feed(data[i : i + size]))
     if chat.terminal is None:
-        events += chat.end(decoder.end())
+        events += chat.items(decoder.end()) + (chat.end() if chat.terminal is None else [])
     assert isinstance(events[-1], Finished | Failed)
     assert chat.terminal is events[-1]
     assert sum(isinstance(item, Finished | Failed) for item in events) == 1
