@@ -92,8 +92,8 @@ def _ending(
         assert all(isinstance(json.loads(call["arguments"]), dict) for call in calls)
     counted = usage[0]["usage"] if usage else chunks[-1].get("usage")
     return Ending(
-        content="".join(delta.get("content", "") for delta in deltas),
-        reasoning="".join(delta.get("reasoning_content", "") for delta in deltas),
+        content="".join(delta.get("content") or "" for delta in deltas),
+        reasoning="".join(delta.get("reasoning_content") or "" for delta in deltas),
         calls=calls,
         finish_reason=finish,
         error=errors[0]["error"] if errors else None,
