@@ -9,11 +9,13 @@ import json
 from collections.abc import Mapping
 from typing import cast
 
-from engine.events import Finished, Usage
+from engine.events import Usage
+from engine.token_counts import usage_json
+from engine.upstream_errors import without_odd_values
 
 Json = Mapping[str, object]
-_SAME = frozenset({"role", "type", "id", "name"})
-"""Strings that are said again instead of continued."""
+_SAME = frozenset({"role", "type", "id", "index"})
+"""Members that are said again instead of continued."""
 
 
 class ChatBody:
@@ -21,10 +23,7 @@ class ChatBody:
 
     def __init__(self) -> None:
         self._top: dict[str, object] = {}
-        self._choices: dict[int, dict[str, object]] = {}
-        self._texts: dict[tuple[int, str], list[str]] = {}
-        self._calls: dict[int, dict[int, dict[str, object]]] = {}
-        self._arguments: dict[tuple[int, int], list[str]] = {}
+        self._choices: dict[int, _Choice] = {}
 
     def add(self, chunk: Json) -> None:
         """Read the next chunk."""
@@ -32,82 +31,93 @@ class ChatBody:
             if name not in ("choices", "object") and (value is not None or name not in self._top):
                 self._top[name] = value
         for choice in cast("list[Json]", chunk["choices"]):
-            self._choice(choice)
+            self._choices.setdefault(cast("int", choice["index"]), _Choice()).add(choice)
 
-    def _choice(self, choice: Json) -> None:
-        index = cast("int", choice["index"])
-        made = self._choices.setdefault(index, {"index": index, "message": {}, "logprobs": None, "finish_reason": None})
+    def json(self, usage: Usage) -> bytes:
+        """The body. Its usage is the upstream's own, else these counts."""
+        body: dict[str, object] = {**self._top, "object": "chat.completion"}
+        body["choices"] = [self._choices[index].value for index in sorted(self._choices)]
+        if not body.get("usage"):
+            body["usage"] = usage_json(usage)
+        return json_bytes(body)
+
+
+class _Choice:
+    """One choice: its message is told in pieces, and so are its lists; the rest is as it was said last."""
+
+    def __init__(self) -> None:
+        self._message = _Joined()
+        self._logprobs: _Joined | None = None
+        self._fields: dict[str, object] = {"index": 0, "message": None, "logprobs": None, "finish_reason": None}
+        self._lists: dict[str, list[object]] = {}
+
+    def add(self, choice: Json) -> None:
         for name, value in choice.items():
             if name == "delta":
-                self._delta(index, cast("Json", value))
+                self._message.add(cast("Json", value))
             elif name == "logprobs" and isinstance(value, Mapping):
-                _join(made, cast("Json", value))
-            elif isinstance(value, list) and isinstance(made.get(name), list):
-                cast("list[object]", made[name]).extend(cast("list[object]", value))
-            elif value is not None or name not in made:
-                made[name] = list(cast("list[object]", value)) if isinstance(value, list) else value
+                self._logprobs = self._logprobs or _Joined()
+                self._logprobs.add(cast("Json", value))
+            elif isinstance(value, list):
+                self._fields.setdefault(name, None)  # its place
+                self._lists.setdefault(name, []).extend(cast("list[object]", value))
+            elif value is not None or name not in self._fields:
+                self._fields[name] = value
 
-    def _delta(self, index: int, delta: Json) -> None:
-        message = cast("dict[str, object]", self._choices[index]["message"])
-        for name, value in delta.items():
-            if name == "tool_calls":
-                for call in cast("list[Json]", value or []):
-                    self._call(index, call)
-            elif isinstance(value, str) and name not in _SAME:
-                self._texts.setdefault((index, name), []).append(value)
-            elif value is not None or name not in message:
-                message[name] = value
-
-    def _call(self, index: int, call: Json) -> None:
-        number = cast("int", call["index"])
-        made = self._calls.setdefault(index, {}).setdefault(number, {"id": None, "type": "function"})
-        function = cast("Json", call.get("function") or {})
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            self._arguments.setdefault((index, number), []).append(arguments)
-        spoken = cast("dict[str, object]", made.setdefault("function", {}))
-        spoken.update({name: value for name, value in function.items() if name != "arguments" and value is not None})
-        made.update({name: v for name, v in call.items() if name not in ("index", "function") and v is not None})
-
-    def json(self, terminal: Finished) -> bytes:
-        """The body. Its usage is the upstream's own, else what was counted."""
-        for (index, name), texts in self._texts.items():
-            cast("dict[str, object]", self._choices[index]["message"])[name] = "".join(texts)
-        for index, calls in self._calls.items():
-            for number, call in calls.items():
-                cast("dict[str, object]", call["function"])["arguments"] = "".join(
-                    self._arguments.get((index, number), [])
-                )
-            message = cast("dict[str, object]", self._choices[index]["message"])
-            message["tool_calls"] = list(calls.values())
-            message["content"] = message.get("content") or None
-        for choice in self._choices.values():
-            message = cast("dict[str, object]", choice["message"])
-            message.setdefault("content", "")
-            message.setdefault("refusal", None)
-        body: dict[str, object] = {**self._top, "object": "chat.completion"}
-        body["choices"] = [self._choices[index] for index in sorted(self._choices)]
-        if not body.get("usage"):
-            body["usage"] = _usage(terminal.usage or Usage())
-        return json.dumps(body, allow_nan=False).encode("ascii")
+    @property
+    def value(self) -> Json:
+        message = self._message.value
+        message["content"] = message.get("content") or (None if message.get("tool_calls") else "")
+        message.setdefault("refusal", None)
+        logprobs = None if self._logprobs is None else self._logprobs.value
+        return {**self._fields, **self._lists, "message": message, "logprobs": logprobs}
 
 
-def _join(choice: dict[str, object], more: Json) -> None:
-    """Put the lists of a piece's `logprobs` behind those that are there."""
-    made = cast("dict[str, object]", choice["logprobs"] or {})
-    choice["logprobs"] = made
-    for name, value in more.items():
-        if isinstance(value, list) and isinstance(made.get(name), list):
-            cast("list[object]", made[name]).extend(cast("list[object]", value))
-        elif value is not None or name not in made:
-            made[name] = list(cast("list[object]", value)) if isinstance(value, list) else value
+class _Joined:
+    """An object that is told in pieces: strings go on, lists too, the rest is as it was said last."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, object] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._lists: dict[str, list[object]] = {}
+        self._inner: dict[str, _Joined] = {}
+        self._calls: dict[int, _Joined] = {}
+
+    def add(self, piece: Json) -> None:
+        for name, value in piece.items():
+            if name == "tool_calls" and isinstance(value, list):
+                for call in cast("list[Json]", value):
+                    self._calls.setdefault(cast("int", call["index"]), _Joined()).add(call)
+                continue
+            if value is None or not isinstance(value, str | list | Mapping) or name in _SAME:
+                if value is not None or name not in self._fields:
+                    self._fields[name] = value
+                continue
+            self._fields.setdefault(name, None)  # its place
+            if isinstance(value, str):
+                self._texts.setdefault(name, []).append(value)
+            elif isinstance(value, list):
+                self._lists.setdefault(name, []).extend(cast("list[object]", value))
+            else:
+                self._inner.setdefault(name, _Joined()).add(cast("Json", value))
+
+    @property
+    def value(self) -> dict[str, object]:
+        value: dict[str, object] = {**self._fields, **self._lists}
+        value |= {name: "".join(texts) for name, texts in self._texts.items()}
+        value |= {name: inner.value for name, inner in self._inner.items()}
+        if self._calls:
+            value["tool_calls"] = [_call(self._calls[index].value) for index in sorted(self._calls)]
+        return value
 
 
-def _usage(usage: Usage) -> dict[str, object]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
+def _call(value: dict[str, object]) -> Json:
+    return {name: item for name, item in value.items() if name != "index"}
+
+
+def json_bytes(value: object) -> bytes:
+    """JSON that every reader takes, in ASCII, so that nobody takes a character for the end of a line."""
+    try:
+        return json.dumps(value, allow_nan=False).encode("ascii")
+    except ValueError:
+        return json.dumps(without_odd_values(value), allow_nan=False).encode("ascii")

@@ -26,13 +26,13 @@ from engine.events import (
     Reasoning,
     Terminal,
     Text,
-    ToolCallArgs,
     UpstreamError,
     Usage,
 )
 from engine.sse_codec import SseDecoder, SseEvent, SseItem, SseOdd
+from engine.token_counts import TokenCounts, count_of, fields_of
 from engine.tool_deltas import DeltaBroken, ToolCalls
-from engine.upstream_errors import Problem, clean, problem_in, problem_of_body
+from engine.upstream_errors import Problem, clean, problem_in, problem_of_body, without_odd_values
 
 FINISH_WORDS: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -49,19 +49,30 @@ MAX_ODD_CHARS = 8192
 DONE = "[DONE]"
 
 
-class _Broken(ValueError):
+class ChunkBroken(ValueError):
     """The upstream broke the protocol. The message says how."""
 
 
 class ChatReader:
-    """One answer. Feed it until `terminal` is set; the terminal is also the last event returned. Not thread-safe."""
+    """One answer. Feed it until `terminal` is set; the terminal is also the last event returned. `counts` may be shared
+    by the readers of several choices. Not thread-safe.
 
-    def __init__(self, new_call_id: Callable[[], str], who: str = "the upstream") -> None:
+    The end marker alone is no terminal: what the upstream says until the end of the body (`end`) counts, and some say
+    only then that they failed.
+    """
+
+    def __init__(
+        self, new_call_id: Callable[[], str], who: str = "the upstream", counts: TokenCounts | None = None
+    ) -> None:
         self.terminal: Terminal | None = None
+        self.done_seen = False
+        """Whether the end marker came and nothing is wrong so far."""
+        self.calls = ToolCalls(new_call_id)
         self._who = who
         self._finish: str | None = None
-        self._calls = ToolCalls(new_call_id)
-        self._counts = _Counts()
+        self._said = False
+        self._verdict: FinishReason | tuple[FailKind, str] | None = None
+        self._counts = counts or TokenCounts()
         self._odd = ""
         self._decoder = SseDecoder()
 
@@ -71,17 +82,24 @@ class ChatReader:
         return self._finish is not None
 
     @property
+    def reason(self) -> FinishReason | None:
+        """How the answer ends if nothing more comes; None where that is a failure."""
+        verdict = self._judged()
+        return verdict if isinstance(verdict, str) and self._odd_problem() is None else None
+
+    @property
     def usage(self) -> Usage:
         """What was read and made so far."""
         return self._counts.usage(final=self.finish_seen)
 
     def feed(self, data: bytes) -> tuple[list[Event], bool]:
-        """Read the next bytes of a stream: its events, and whether something came that is more than comments.
+        """Read the next bytes of a stream: its events, and whether something came that is a sign of life: more than
+        comments, also those that somebody wrapped as data.
 
         Raises: SseTooLong.
         """
         items = self._decoder.feed(data)
-        return self.items(items), any(isinstance(item, SseEvent) for item in items)
+        return self.items(items), any(isinstance(item, SseEvent) and not is_idle(item.data) for item in items)
 
     def items(self, items: Iterable[SseItem]) -> list[Event]:
         """Read what came of a stream. Nothing after the terminal is read."""
@@ -91,22 +109,24 @@ class ChatReader:
                 break
             try:
                 self._item(item, events)
-            except (_Broken, DeltaBroken) as error:
+            except (ChunkBroken, DeltaBroken) as error:
                 self._fail(events, FailKind.PROTOCOL, f"{self._who} broke the protocol: {error}")
         return events
 
     def chunk(self, chunk: Mapping[str, object]) -> list[Event]:
-        """Read one chunk that is JSON already."""
+        """Read one chunk that is JSON already and tells no error."""
         events: list[Event] = []
         try:
-            self._chunk(chunk, events)
-        except (_Broken, DeltaBroken) as error:
+            self._sound_chunk(chunk, _first_choice(chunk.get("choices")), events)
+        except (ChunkBroken, DeltaBroken) as error:
             self._fail(events, FailKind.PROTOCOL, f"{self._who} broke the protocol: {error}")
         return events
 
-    def passed(self, deltas: int, *, reasoning: bool) -> None:
-        """Count deltas of text that need no reading."""
-        self._counts.pass_on(deltas, reasoning=reasoning)
+    def fail_by(self, problem: Problem) -> list[Event]:
+        """The upstream said that it failed."""
+        events: list[Event] = []
+        self._fail_by(events, problem)
+        return events
 
     def broken(self, how: str) -> list[Event]:
         """The upstream wrote something that is no chunk."""
@@ -118,9 +138,8 @@ class ChatReader:
         """Read a body that is one JSON chat completion (a server that ignores `stream`)."""
         events: list[Event] = []
         try:
-            chunk = _object(body.decode("utf-8", "replace").removeprefix("\ufeff"))
-            self._chunk(chunk, events)
-        except (_Broken, DeltaBroken) as error:
+            self._chunk(object_of(body.decode("utf-8", "replace").removeprefix("\ufeff"))[0], events)
+        except (ChunkBroken, DeltaBroken) as error:
             self._fail(events, FailKind.PROTOCOL, f"{self._who} broke the protocol: {error}")
         if self.terminal is None:
             self._conclude(events)
@@ -171,20 +190,27 @@ class ChatReader:
             if item.name == "error":
                 self._fail_by(events, problem_of_body(item.data.encode(), "no reason given"))
             elif item.data.strip() == DONE:
-                self._conclude(events)
+                self._done(events)
             elif not is_idle(item.data):
-                self._chunk(_object(item.data), events)
+                self._chunk(object_of(item.data)[0], events)
 
     def _chunk(self, chunk: Mapping[str, object], events: list[Event]) -> None:
-        self._counts.read(chunk)
         problem = problem_in(chunk)
         choice = _first_choice(chunk.get("choices"))
         if problem is not None:
+            self._counts.read(chunk)
             if choice is not None:
-                with suppress(_Broken, DeltaBroken):  # what was made before the error stays readable; the error counts
+                # what was made before the error stays readable; the error counts
+                with suppress(ChunkBroken, DeltaBroken):
                     self._delta(choice, events)
             self._fail_by(events, problem)
-            return
+        else:
+            self._sound_chunk(chunk, choice, events)
+
+    def _sound_chunk(
+        self, chunk: Mapping[str, object], choice: Mapping[str, object] | None, events: list[Event]
+    ) -> None:
+        self._counts.read(chunk)
         progress = _progress(chunk.get("prompt_progress"))
         if progress is not None:
             self._counts.progress(progress)
@@ -197,12 +223,12 @@ class ChatReader:
 
     def _delta(self, choice: Mapping[str, object], events: list[Event]) -> None:
         delta = choice.get("delta")
-        if delta is None and not self._counts.made:
-            delta = choice.get("message")  # one whole answer
+        if delta is None and not self._said:
+            delta = _numbered(choice.get("message"))  # one whole answer
         if delta is None:
             return
-        if not isinstance(delta, Mapping):
-            raise _Broken("a delta is not an object")
+        if not isinstance(delta, dict):
+            raise ChunkBroken("a delta is not an object")
         fields = cast("Mapping[str, object]", delta)
         made: list[Event] = []
         reasoning = fields.get("reasoning_content") or fields.get("reasoning")
@@ -214,26 +240,35 @@ class ChatReader:
         logprobs = choice.get("logprobs")
         if text or (fields.get("content") == "" and logprobs):
             made.append(Text(text, logprobs))
-        made += self._calls.delta(fields.get("tool_calls"))
-        made += self._calls.legacy(fields.get("function_call"))
+        made += self.calls.delta(fields.get("tool_calls"))
+        made += self.calls.legacy(fields.get("function_call"))
         if self.finish_seen and (made or fields.get("tool_calls")):
-            raise _Broken(f"more of the answer came after finish_reason {self._finish!r}")
+            raise ChunkBroken(f"more of the answer came after finish_reason {self._finish!r}")
         if made:
+            self._said = True
             self._counts.add(made)
             events += made
 
     def _finished(self, word: object) -> None:
         if not isinstance(word, str):
-            raise _Broken("finish_reason is not a string")
+            raise ChunkBroken("finish_reason is not a string")
         known, former = FINISH_WORDS.get(word), self._finish
+        self._verdict = None
         if former is None or former == word:
             self._finish = word
         elif {FINISH_WORDS.get(former), known} == {"stop", "tool_calls"}:
             self._finish = "tool_calls"  # servers that end the calls and then the answer
         else:
-            raise _Broken(f"finish_reason {former!r} and then {word[:80]!r}")
+            raise ChunkBroken(f"finish_reason {former!r} and then {word[:80]!r}")
 
     # --- the end -----------------------------------------------------------------------------------
+
+    def _done(self, events: list[Event]) -> None:
+        """The end marker: a failure now, or a success at the end of the body."""
+        if self.reason is not None:
+            self.done_seen = True
+        else:
+            self._conclude(events)
 
     def _conclude(self, events: list[Event]) -> None:
         """The stream is over: the upstream's finish word decides."""
@@ -241,27 +276,38 @@ class ChatReader:
         if problem is not None:
             self._fail_by(events, problem)
             return
+        verdict = self._judged()
+        if isinstance(verdict, str):
+            events += self.calls.close()[0]
+            self._end_with(events, Finished(verdict, self.usage))
+            return
+        kind, message = verdict
+        if kind is FailKind.TOOL_CALL:
+            events += self.calls.close()[0]  # those that are whole, and the names of the others
+        self._fail(events, kind, message)
+
+    def _judged(self) -> FinishReason | tuple[FailKind, str]:
+        """How the answer ends if nothing more comes."""
+        if self._finish is None:
+            return self._judge()
+        if self._verdict is None:  # arguments can be long, and nothing is added to them after the word
+            self._verdict = self._judge()
+        return self._verdict
+
+    def _judge(self) -> FinishReason | tuple[FailKind, str]:
         word = self._finish
         if word is None:
-            why = f"{self._who} ended the stream without a finish_reason{self._odd_note()}"
-            self._fail(events, FailKind.DIED, why)
-            return
+            return FailKind.DIED, f"{self._who} ended the stream without a finish_reason{self._odd_note()}"
         if word == "error":
-            self._fail(events, FailKind.DIED, f"{self._who} ended the answer with finish_reason 'error'")
-            return
+            return FailKind.DIED, f"{self._who} ended the answer with finish_reason 'error'"
         reason = FINISH_WORDS.get(word)
         if reason is None:
-            self._fail(events, FailKind.PROTOCOL, f"unknown finish word {word[:80]!r}")
-            return
-        if reason == "tool_calls" and not self._calls:
-            self._fail(events, FailKind.PROTOCOL, f"finish_reason {word!r} without a tool call")
-            return
-        ends, wrong = self._calls.close()
-        events += ends
-        if wrong is not None and reason in ("stop", "tool_calls"):
-            self._fail(events, FailKind.TOOL_CALL, f"{self._who} said {word!r}, but {wrong}")
-            return
-        self._end_with(events, Finished(reason, self.usage))
+            return FailKind.PROTOCOL, f"unknown finish word {word[:80]!r}"
+        if reason == "tool_calls" and not self.calls:
+            return FailKind.PROTOCOL, f"finish_reason {word!r} without a tool call"
+        if reason in ("stop", "tool_calls") and (wrong := self.calls.problem()) is not None:
+            return FailKind.TOOL_CALL, f"{self._who} said {word!r}, but {wrong}"
+        return reason
 
     def _fail_by(self, events: list[Event], problem: Problem) -> None:
         """The upstream's own error in an answer that began with 200."""
@@ -288,76 +334,45 @@ class ChatReader:
         return f"; it wrote: {problem_of_body(self._odd.encode(), '').message!r}" if self._odd.strip() else ""
 
 
-class _Counts:
-    """Tokens: the upstream's own numbers where it gives them, else one for each delta that held something."""
-
-    def __init__(self) -> None:
-        self.made = 0
-        self._made_reasoning = 0
-        self._told: Usage | None = None
-        self._timed: Usage | None = None
-        self._prompt_tokens = 0
-
-    def add(self, events: list[Event]) -> None:
-        self.made += 1
-        if not any(isinstance(event, Text | ToolCallArgs) for event in events):
-            self._made_reasoning += any(isinstance(event, Reasoning) for event in events)
-
-    def pass_on(self, deltas: int, *, reasoning: bool) -> None:
-        self.made += deltas
-        self._made_reasoning += deltas if reasoning else 0
-
-    def progress(self, progress: Progress) -> None:
-        self._prompt_tokens = progress.total
-
-    def read(self, chunk: Mapping[str, object]) -> None:
-        usage, timings = _fields(chunk.get("usage")), _fields(chunk.get("timings"))
-        if usage:
-            self._told = Usage(
-                _count(usage, "prompt_tokens"),
-                _count(usage, "completion_tokens"),
-                _count(_fields(usage.get("prompt_tokens_details")), "cached_tokens"),
-                _count(_fields(usage.get("completion_tokens_details")), "reasoning_tokens"),
-            )
-        if timings:
-            cached = _count(timings, "cache_n")
-            self._timed = Usage(cached + _count(timings, "prompt_n"), _count(timings, "predicted_n"), cached)
-
-    def usage(self, *, final: bool) -> Usage:
-        told, timed = self._told, self._timed
-        base = told or timed or Usage(self._prompt_tokens)
-        exact = timed is not None or (told is not None and final)
-        completion = base.completion_tokens if exact else max(base.completion_tokens, self.made)
-        return Usage(
-            base.prompt_tokens or self._prompt_tokens,
-            completion,
-            base.cached_tokens or (timed.cached_tokens if timed else 0),
-            min(base.reasoning_tokens or self._made_reasoning, completion),
-        )
-
-
 def is_idle(data: str) -> bool:
     """Whether an event's data says nothing: empty, or a comment that somebody wrapped as data."""
     text = data.strip()
     return not text or text.startswith(":")
 
 
-def object_of(text: str) -> Mapping[str, object] | str:
-    """The JSON object in an event's data, or what is wrong with it."""
-    try:
-        return _object(text)
-    except _Broken as error:
-        return str(error)
+def object_of(text: str) -> tuple[Mapping[str, object], bool]:
+    """The JSON object in an event's data, and whether the text is what every JSON reader takes. Control characters in
+    strings and numbers that are none are not, but they are understood.
 
-
-def _object(text: str) -> Mapping[str, object]:
+    Raises: ChunkBroken.
+    """
+    exact = True
     try:
-        value: object = json.loads(text)
+        value: object = _STRICT.decode(text)
     except (ValueError, RecursionError):
-        raise _Broken(f"its data is not JSON: {text[:80]!r}") from None
-    if not isinstance(value, Mapping):
-        raise _Broken(f"its data is not a JSON object: {text[:80]!r}")
-    return cast("Mapping[str, object]", value)
+        try:
+            value, exact = without_odd_values(json.loads(text, strict=False)), False
+        except (ValueError, RecursionError):
+            raise ChunkBroken(f"its data is not JSON: {text[:80]!r}") from None
+    if not isinstance(value, dict):
+        raise ChunkBroken(f"its data is not a JSON object: {text[:80]!r}")
+    return cast("Mapping[str, object]", value), exact
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse)
+
+
+def index_of(value: object, place: int = 0) -> int:
+    """The index that a choice gives, as servers write it; its `place` where it gives none."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
+        return int(value)
+    if isinstance(value, str) and value.isdecimal():
+        return int(value[:9])
+    return place
 
 
 def _line(item: SseOdd) -> str:
@@ -378,19 +393,31 @@ def _first_choice(choices: object) -> Mapping[str, object] | None:
     if choices is None:
         return None
     if not isinstance(choices, list):
-        raise _Broken("choices is not a list")
+        raise ChunkBroken("choices is not a list")
     for choice in cast("list[object]", choices):
-        if not isinstance(choice, Mapping):
-            raise _Broken("a choice is not an object")
+        if not isinstance(choice, dict):
+            raise ChunkBroken("a choice is not an object")
         fields = cast("Mapping[str, object]", choice)
-        if not fields.get("index"):
+        if index_of(fields.get("index")) == 0:
             return fields
     return None
 
 
+def _numbered(message: object) -> object:
+    """A whole message whose calls have an index each: there every entry is a call of its own."""
+    if not isinstance(message, dict):
+        return message
+    fields = cast("Mapping[str, object]", message)
+    calls = fields.get("tool_calls")
+    if not isinstance(calls, list):
+        return fields
+    entries = enumerate(cast("list[object]", calls))
+    return {**fields, "tool_calls": [{**call, "index": i} if isinstance(call, dict) else call for i, call in entries]}  # pyright: ignore[reportUnknownVariableType] - JSON
+
+
 def _progress(value: object) -> Progress | None:
-    fields = _fields(value)
-    return Progress(_count(fields, "processed"), _count(fields, "total")) if fields else None
+    fields = fields_of(value)
+    return Progress(count_of(fields, "processed"), count_of(fields, "total")) if fields else None
 
 
 def _texts(content: object) -> tuple[str, str]:
@@ -399,7 +426,7 @@ def _texts(content: object) -> tuple[str, str]:
         return _text(content, "content"), ""
     text = thought = ""
     for part in cast("list[object]", content):
-        fields = _fields(part)
+        fields = fields_of(part)
         if fields.get("type") == "thinking":
             thought += "".join(_texts(fields.get("thinking")))
         else:
@@ -411,14 +438,5 @@ def _text(value: object, what: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _Broken(f"{what} is not a string")
+        raise ChunkBroken(f"{what} is not a string")
     return clean(value)
-
-
-def _fields(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
-
-
-def _count(fields: Mapping[str, object], name: str) -> int:
-    value = fields.get(name)
-    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0

@@ -9,13 +9,15 @@ true, and rides on the terminal. It owns no socket and no clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal, cast
 
-from engine.chat_body import ChatBody
-from engine.chat_reader import DONE, FINISH_WORDS, ChatReader, is_idle, object_of
-from engine.chunk_repair import ChunkRepair, Identity, cleaned
+from engine.chat_body import ChatBody, json_bytes
+from engine.chat_reader import DONE, ChatReader, ChunkBroken, is_idle, object_of
+from engine.chunk_repair import Choices, ChunkRepair, Identity, choices_of
+from engine.event_blocks import EventBlocks
 from engine.events import (
     Event,
     Failed,
@@ -33,47 +35,57 @@ from engine.events import (
     Usage,
 )
 from engine.passage import Passage, learn
-from engine.sse_codec import SseComment, SseDecoder, SseEvent, SseItem
-from engine.upstream_errors import problem_in
+from engine.sse_codec import SseComment, SseEvent, SseItem
+from engine.token_counts import TokenCounts, usage_json
+from engine.upstream_errors import Problem, problem_in, without_odd_values
 
-MAX_WAITING_BYTES = 1 << 20
+Json = Mapping[str, object]
 _BOM = b"\xef\xbb\xbf"
 _DONE_EVENT = b"data: [DONE]\n\n"
+MAX_UNUSED = 8
+"""After so many passages that were learnt for nothing, only one chunk of so many is learnt from."""
 _PIECES = Text | Reasoning | ToolCallStart | ToolCallArgs | ToolCallEnd
 
 
-class ChatRelay:
-    """One answer. Feed it until `terminal` is set; the terminal is also the last event returned. Not thread-safe.
+@dataclass(frozen=True, slots=True)
+class RelayPlan:
+    """What the client gets, and what it asked for.
 
     `form` "stream": what passes comes as `Passed`, the ending as `Finished.raw`. "whole": pieces, and the whole body as
-    `Finished.raw`. `pieces`: whether the text in what passes is wanted as pieces, too. `choices`: how many were asked
-    for. `fallback`: the names of a stream that has none.
+    `Finished.raw`. `fallback`: the names of a stream that has none. `pieces`: whether the text in what passes is wanted
+    as pieces, too. `usage`: whether the stream is to end with its counts. `named_call`: whether the request names the
+    tool to call. `hide_progress`: chunks that say nothing but how far the prompt is read are ours alone.
     """
 
-    def __init__(
-        self,
-        new_call_id: Callable[[], str],
-        who: str,
-        *,
-        form: Literal["stream", "whole"],
-        fallback: Identity,
-        pieces: bool = False,
-        choices: int = 1,
-        hide_progress: bool = False,
-    ) -> None:
+    form: Literal["stream", "whole"]
+    fallback: Identity
+    choices: int = 1
+    pieces: bool = False
+    usage: bool = False
+    named_call: bool = False
+    hide_progress: bool = False
+
+
+class ChatRelay:
+    """One answer. Feed it until `terminal` is set; the terminal is also the last event returned. Not thread-safe."""
+
+    def __init__(self, new_call_id: Callable[[], str], who: str, plan: RelayPlan) -> None:
         self.terminal: Terminal | None = None
-        self._readers = [ChatReader(new_call_id, who) for _ in range(choices)]
-        self._repair = ChunkRepair(fallback)
-        self._body = ChatBody() if form == "whole" else None
-        self._pieces = pieces
-        self._hide_progress = hide_progress
-        self._rest: list[bytes] = []
-        self._waiting = 0
-        self._decoder: SseDecoder | None = None
+        self.done_seen = False
+        """Whether the end marker came and nothing is wrong so far; see `ChatReader`."""
+        self._plan = plan
+        self._counts = TokenCounts()
+        names = [who] + [f"{who} (choice {index})" for index in range(1, plan.choices)]
+        self._readers = [ChatReader(new_call_id, name, self._counts) for name in names]
+        self._repair = ChunkRepair(plan.fallback, self._readers, named_call=plan.named_call)
+        self._blocks = EventBlocks()
+        self._body = ChatBody() if plan.form == "whole" else None
         self._passage: Passage | None = None
-        self._open = set(range(choices))
+        self._unused = 0
+        self._open = set(range(plan.choices))
         self._ending: list[bytes] = []
-        self._begun = False
+        self._usage_told = False
+        self._alive = False
 
     @property
     def finish_seen(self) -> bool:
@@ -83,121 +95,129 @@ class ChatRelay:
     @property
     def usage(self) -> Usage:
         """What was read and made so far, in all choices."""
-        usages = [reader.usage for reader in self._readers]
-        made = sum(usage.completion_tokens for usage in usages[1:])
-        return usages[0] if self.finish_seen or not made else _with(usages[0], made)
+        return self._counts.usage(final=self.finish_seen)
 
     # --- bytes ---------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> tuple[list[Event], bool]:
-        """Read the next bytes of the stream: its events, and whether something came that is more than comments.
+        """Read the next bytes of the stream: its events, and whether something came that is a sign of life.
 
         Raises: SseTooLong.
         """
-        if self._decoder is not None:
-            return self._decoded(self._decoder.feed(data))
-        if self._passage is not None and not self._rest and (event := self._quick(data)) is not None:
+        if self._passage is not None and self._blocks.between and (event := self._quick(data)) is not None:
             return [event], True
-        if self._rest and b"\n\n" not in (self._rest[-1][-1:] + data) and b"\r" not in data:
-            return self._wait(data)
-        block = b"".join((*self._rest, data)) if self._rest else data
-        if b"\r" in block or (not self._begun and _BOM.startswith(block[:3])):
-            self._decoder, self._rest = SseDecoder(), []
-            return self._decoded(self._decoder.feed(block))
-        cut = block.rfind(b"\n\n") + 2
-        if cut < 2:
-            return self._wait(data)
-        self._begun = True
-        self._rest = [block[cut:]] if cut < len(block) else []
-        self._waiting = len(block) - cut
-        return self._blocks(block[:cut])
-
-    def _wait(self, data: bytes) -> tuple[list[Event], bool]:
-        """Nothing is whole yet. What gets long goes to the decoder, which knows the limits."""
-        self._rest.append(data)
-        self._waiting += len(data)
-        if self._waiting <= MAX_WAITING_BYTES:
-            return [], False
-        block, self._rest = b"".join(self._rest), []
-        self._decoder = SseDecoder()
-        return self._decoded(self._decoder.feed(block))
+        events: list[Event] = []
+        self._alive = False
+        for part in self._blocks.feed(data):
+            if isinstance(part, bytes):
+                self._plain(part, events)
+            else:
+                self._item(part, events)
+        return _in_one_write(events), self._alive
 
     def _quick(self, block: bytes) -> Event | None:
         assert self._passage is not None
         texts = self._passage.texts(block)
         if texts is None:
             return None
+        self._unused = 0
         reasoning = self._passage.channel != "content"
-        self._readers[0].passed(len(texts), reasoning=reasoning)
-        if not self._pieces:
+        said = [text for text in texts if text]
+        self._counts.add_texts(len(said), reasoning=reasoning)
+        if not self._plan.pieces:
             return Passed(block)
         kind = Reasoning if reasoning else Text
-        return Passed(block, tuple(kind(json.loads(b'"%b"' % text)) for text in texts))
+        return Passed(block, tuple(kind(json.loads(b'"%b"' % text)) for text in said))
 
-    def _blocks(self, whole: bytes) -> tuple[list[Event], bool]:
-        if self._passage is not None and (event := self._quick(whole)) is not None:
-            return [event], True
-        events: list[Event] = []
-        alive = False
-        for block in whole.split(b"\n\n")[:-1]:
+    def _plain(self, block: bytes, events: list[Event]) -> None:
+        """Whole events, a line each."""
+        parts = block.split(b"\n\n")[:-1]
+        if len(parts) > 1 and self._passage is not None and (event := self._quick(block)) is not None:
+            events.append(event)
+            self._alive = True
+            return
+        for part in parts:
+            raw = part + b"\n\n"
             if self.terminal is not None:
-                break
-            raw = block + b"\n\n"
+                return
             if self._passage is not None and (event := self._quick(raw)) is not None:
                 events.append(event)
-                alive = True
-            elif block.startswith(b"data: ") and b"\n" not in block:
-                self._data(block[6:].decode("utf-8", "replace"), raw, events)
-                alive = True
-            else:
-                more, lives = self._decoded(SseDecoder().feed(raw))
-                events += more
-                alive = alive or lives
-        return events, alive
+                self._alive = True
+                continue
+            try:
+                text = part[6:].decode("utf-8")
+            except UnicodeDecodeError:
+                text = part[6:].decode("utf-8", "replace")
+                raw = _plain_event(text)
+            self._data(text, raw, events)
 
-    def _decoded(self, items: list[SseItem]) -> tuple[list[Event], bool]:
-        events: list[Event] = []
-        for item in items:
-            if self.terminal is not None:
-                break
-            if isinstance(item, SseEvent) and item.name != "error":
-                self._data(item.data, None, events)
-            elif not isinstance(item, SseComment):
-                self._take(self._readers[0].items([item]), events)
-        return events, any(isinstance(item, SseEvent) for item in items)
+    def _item(self, item: SseItem, events: list[Event]) -> None:
+        """What is no plain event."""
+        if self.terminal is not None or isinstance(item, SseComment):
+            return
+        if isinstance(item, SseEvent) and item.name != "error":
+            self._data(item.data, _plain_event(item.data), events)
+        else:
+            self._alive = self._alive or isinstance(item, SseEvent)
+            self._take(self._readers[0].items([item]), events)
 
     # --- one chunk -----------------------------------------------------------------------------------
 
-    def _data(self, text: str, raw: bytes | None, events: list[Event]) -> None:
-        """The data of one event; `raw` where it came in the plain form, alone."""
+    def _data(self, text: str, raw: bytes, events: list[Event]) -> None:
+        """The data of one event; `raw` is that event in the plain form."""
         if is_idle(text):
             return
+        self._alive = True
         if text.strip() == DONE:
-            self._conclude(events)
+            self._done(events)
             return
-        chunk = object_of(text)
-        if isinstance(chunk, str):
-            self._take(self._readers[0].broken(chunk), events)
+        try:
+            chunk, exact = object_of(text)
+            self._chunk(chunk, raw, exact, events)
+        except ChunkBroken as error:
+            self._take(self._readers[0].broken(str(error)), events)
+        except RecursionError:
+            self._take(self._readers[0].broken("its data is nested too deeply"), events)
+
+    def _chunk(self, chunk: Json, raw: bytes, exact: bool, events: list[Event]) -> None:
+        problem = problem_in(chunk)
+        choices = choices_of(chunk)
+        if problem is not None:
+            self._failing(chunk, choices, problem, events)
             return
-        if problem_in(chunk) is not None:
-            self._take(self._readers[0].chunk(chunk), events)
+        indexes = [index for index, _ in choices]
+        if len(set(indexes)) < len(indexes):  # more than one delta for a choice: one after the other
+            for part in _parted(chunk, choices):
+                if self.terminal is None:
+                    self._chunk(part, b"", False, events)
             return
-        made = self._read(chunk, events)
+        self._passage = None
+        made = self._read(chunk, choices, events)
         if self.terminal is not None:
             return
-        if self._hide_progress and "prompt_progress" in chunk and not any(made.values()):
+        if self._plan.hide_progress and "prompt_progress" in chunk and not (any(made.values()) or _ends(choices)):
             return
-        self._pass(chunk, text, raw, made, events)
+        right = self._right(chunk, choices, raw, exact, made)
+        if right is not None:
+            self._pass(chunk, right, raw, made, events)
 
-    def _read(self, chunk: Mapping[str, object], events: list[Event]) -> dict[int, list[Event]]:
+    def _read(self, chunk: Json, choices: Choices, events: list[Event]) -> dict[int, list[Event]]:
         """What each choice says in this chunk."""
-        choices = chunk.get("choices")
         made: dict[int, list[Event]] = {}
-        split = isinstance(choices, list) and len(self._readers) > 1
+        rest = chunk
+        if choices and (len(choices) > 1 or choices[0][0] != 0):
+            rest = {**chunk, "choices": [choice for index, choice in choices if index == 0]}
         for index, reader in enumerate(self._readers):
-            part = _of_choice(chunk, index) if split else chunk
-            read = reader.chunk(part)
-            events += [event for event in read if isinstance(event, Progress)]
+            if index == 0:
+                read = reader.chunk(rest)
+                events += [event for event in read if isinstance(event, Progress)]
+            else:
+                read = [
+                    event
+                    for at, choice in choices
+                    if at == index
+                    for event in reader.chunk({"choices": [{**choice, "index": 0}]})
+                ]
             made[index] = [event for event in read if isinstance(event, _PIECES)]
             if reader.terminal is not None:
                 if index == 0:
@@ -206,124 +226,163 @@ class ChatRelay:
                 return made
         return made
 
-    def _pass(
-        self,
-        chunk: Mapping[str, object],
-        text: str,
-        raw: bytes | None,
-        made: Mapping[int, list[Event]],
-        events: list[Event],
-    ) -> None:
-        ended = tuple(index for index in sorted(self._open) if self._readers[index].finish_seen)
+    def _right(
+        self, chunk: Json, choices: Choices, raw: bytes, exact: bool, made: Mapping[int, Sequence[Event]]
+    ) -> Json | None:
+        """The chunk in the right form: itself if it has it."""
+        right = self._repair.repaired(chunk, choices, made)
+        if right is None or (exact and b"\\ud" not in raw and b"\\uD" not in raw):
+            return right
+        clear = cast("Json", without_odd_values(right))
+        return right if exact and clear == right else clear
+
+    def _pass(self, chunk: Json, right: Json, raw: bytes, made: Mapping[int, list[Event]], events: list[Event]) -> None:
+        """Give out a chunk: at once, or with the ending if it is the one that ends the last choice."""
+        ended = [index for index in sorted(self._open) if self._readers[index].finish_seen]
+        self._open.difference_update(ended)
         pieces = cast("list[Piece]", made[0])
-        right = self._repair.repaired(chunk, made)
-        if ("\\ud" in text or "\\uD" in text) and (clear := cleaned(right)) != right:
-            right = cast("Mapping[str, object]", clear)
+        self._usage_told = self._usage_told or bool(right.get("usage") and not self._open)
         if self._body is not None:
             self._body.add(right)
             events += pieces
-            self._open.difference_update(ended)
             return
-        if right is not chunk or raw is None or not _is_utf8(raw):
-            out = _event(right)
-        else:
-            out = raw
+        out = raw
+        if right is not chunk:
+            out = b"data: " + json_bytes(right) + b"\n\n"
+        elif self._open and len(self._readers) == 1:
             self._learn(raw, chunk)
-        if any(_word(chunk, index) not in FINISH_WORDS for index in ended):
-            events += pieces  # no ending that could be passed on; the reader says so at the end
-            self._open.difference_update(ended)
-            return
-        self._open.difference_update(ended)
-        if not self._open:
+        if not self._open and all(reader.reason is not None for reader in self._readers):
             self._ending.append(out)
-            if pieces:
-                events.append(Passed(b"", tuple(pieces)))
+            if any(made.values()):
+                events.append(Passed(b"", tuple(pieces), held=_unfinished(right)))
             return
-        shown = tuple(pieces) if self._pieces else tuple(p for p in pieces if not isinstance(p, Text | Reasoning))
-        events.append(Passed(out, shown, ended))
+        shown = pieces if self._plan.pieces else [p for p in pieces if not isinstance(p, Text | Reasoning)]
+        closed = tuple(index for index in ended if self._readers[index].reason is not None)
+        events.append(Passed(out, tuple(shown), closed))
 
-    def _learn(self, raw: bytes, chunk: Mapping[str, object]) -> None:
-        choices = cast("list[Mapping[str, object]]", chunk["choices"])
-        self._passage = None
-        if len(choices) == len(self._readers) == 1 and not choices[0].get("finish_reason"):
-            delta = choices[0].get("delta")
-            if isinstance(delta, Mapping) and not choices[0].get("logprobs"):
-                self._passage = learn(raw, chunk, cast("Mapping[str, object]", delta))
+    def _learn(self, raw: bytes, chunk: Json) -> None:
+        """What follows may be like this chunk, which passes as it came; in some streams it never is."""
+        self._unused += 1
+        if self._unused <= MAX_UNUSED or self._unused % MAX_UNUSED == 0:
+            self._passage = _learnt(raw, chunk)
+
+    def _failing(self, chunk: Json, choices: Choices, problem: Problem, events: list[Event]) -> None:
+        """A chunk that tells an error: what it says besides stays readable."""
+        said = {name: value for name, value in chunk.items() if name != "error"}
+        said["choices"] = [
+            {name: value for name, value in choice.items() if name not in ("error", "finish_reason")}
+            for _, choice in choices
+        ]
+        if choices and problem_in(said) is None:
+            self._passage = None
+            made = self._read(said, choices_of(said), events)
+            if self.terminal is not None:  # damaged, too: the error counts
+                events.pop()
+            elif any(made.values()):
+                right = self._right(said, choices_of(said), b"", False, made)
+                assert right is not None
+                self._pass(said, right, b"", made, events)
+        else:
+            self._counts.read(chunk)
+        self._take([replace(cast("Failed", self._readers[0].fail_by(problem)[0]), usage=self.usage)], events)
 
     # --- the end -------------------------------------------------------------------------------------
 
     def whole(self, body: bytes) -> list[Event]:
         """Read a body that is one JSON chat completion (a server that ignores `stream`)."""
         events: list[Event] = []
-        self._data(body.decode("utf-8", "replace").removeprefix("\ufeff"), None, events)
+        body = body.removeprefix(_BOM)
+        try:
+            chunk, exact = object_of(body.decode("utf-8", "replace"))
+            self._completion(chunk, exact, events)
+            clear = exact and _is_utf8(body) and without_odd_values(chunk) == chunk
+        except (ChunkBroken, RecursionError) as error:
+            self._take(self._readers[0].broken(str(error)), events)
+            return events
         if self.terminal is None:
             self._conclude(events)
-        if self._body is not None and isinstance(self.terminal, Finished) and _is_utf8(body):
+        if self._body is None or not isinstance(self.terminal, Finished):
+            return events
+        if clear and self._repair.is_whole_right(chunk):
             events[-1] = self._set(replace(self.terminal, raw=body))  # it is what was asked for
         return events
 
+    def _completion(self, completion: Json, exact: bool, events: list[Event]) -> None:
+        """A whole completion as one chunk, or, where a stream's counts are asked for, as two."""
+        if self._body is None and self._plan.usage and completion.get("usage"):
+            counts = {**completion, "choices": list[object]()}
+            self._chunk({**completion, "usage": None}, b"", False, events)
+            if self.terminal is None:
+                self._chunk(counts, b"", False, events)
+        else:
+            self._chunk(completion, b"", False, events)
+
     def end(self) -> list[Event]:
         """The body ended cleanly."""
-        events, _ = self._decoded(self._pending())
+        events: list[Event] = []
+        for item in self._blocks.end():
+            self._item(item, events)
         if self.terminal is None:
             self._conclude(events)
         return events
 
     def cut(self, kind: FailKind, how: str) -> list[Event]:
         """Nothing more will come, and not because the upstream was done. See `ChatReader.cut`."""
-        pending = self._pending()
         first, *others = self._readers
-        events = first.cut(kind, how, pending)
-        for reader in others:
-            if isinstance(first.terminal, Finished):
-                reader.cut(kind, how)
-                if isinstance(reader.terminal, Failed):
-                    return [*events[:-1], self._set(reader.terminal)]
-        return self._concluded(events)
+        reads = [first.cut(kind, how, self._blocks.end())]
+        reads += [reader.cut(kind, how, ()) for reader in others]
+        events: list[Event] = []
+        self._settle(reads, events)
+        return events
 
-    def _pending(self) -> list[SseItem]:
-        if self._decoder is not None:
-            return self._decoder.end()
-        decoder = SseDecoder()
-        items = decoder.feed(b"".join(self._rest))
-        self._rest = []
-        return items + decoder.end()
+    def _done(self, events: list[Event]) -> None:
+        """The end marker: a failure now, or a success at the end of the body."""
+        self.done_seen = all(reader.reason is not None for reader in self._readers)
+        if not self.done_seen:
+            self._conclude(events)
 
-    def _take(self, read: list[Event], events: list[Event]) -> None:
+    def _conclude(self, events: list[Event]) -> None:
+        """The upstream is done: each choice must have its end, and a whole one."""
+        self._settle([reader.end() for reader in self._readers], events)
+
+    def _settle(self, reads: Sequence[list[Event]], events: list[Event]) -> None:
+        """Every reader has its terminal, the last of what it read now: the first failure is that of the answer."""
+        for index in range(len(self._readers)):
+            late = self._repair.late_calls(index)
+            if late is not None and self._body is not None:
+                self._body.add(late)
+            elif late is not None:
+                events.append(Passed(b"data: " + json_bytes(late) + b"\n\n"))
+        pieces = [event for event in reads[0] if isinstance(event, _PIECES)]
+        if self._body is None and pieces:
+            events.append(Passed(b"", tuple(pieces)))
+        else:
+            events += pieces
+        terminals = [cast("Finished | Failed", reader.terminal) for reader in self._readers]
+        failed = next((terminal for terminal in terminals if isinstance(terminal, Failed)), None)
+        if failed is not None:
+            self._end(replace(failed, usage=self.usage), events)
+            return
+        finished = cast("Finished", terminals[0])
+        reason = "tool_calls" if self._repair.ends_in_calls(0) else finished.reason
+        self._end(replace(finished, reason=reason, usage=self.usage, raw=self._raw()), events)
+
+    def _raw(self) -> bytes:
+        if self._body is not None:
+            return self._body.json(self.usage)
+        ending = self._ending
+        if self._plan.usage and not self._usage_told:
+            chunk: Json = {**self._repair.head, "choices": list[object](), "usage": usage_json(self.usage)}
+            ending = [*ending, b"data: " + json_bytes(chunk) + b"\n\n"]
+        return b"".join((*ending, _DONE_EVENT))
+
+    def _take(self, read: Sequence[Event], events: list[Event]) -> None:
         """What a reader made of something that is no chunk to pass."""
         for event in read:
             if isinstance(event, Finished | Failed):
                 self._end(event, events)
             else:
                 events.append(event)
-
-    def _conclude(self, events: list[Event]) -> None:
-        """The upstream is done: each choice must have its end, and a whole one."""
-        read = self._readers[0].end()
-        for reader in self._readers[1:]:
-            if isinstance(self._readers[0].terminal, Finished):
-                reader.end()
-                if isinstance(reader.terminal, Failed):
-                    read = [*read[:-1], reader.terminal]
-                    break
-        events += self._concluded(read)
-
-    def _concluded(self, read: list[Event]) -> list[Event]:
-        *pieces, terminal = read
-        events: list[Event] = []
-        for piece in pieces:
-            if isinstance(piece, ToolCallStart) and piece.index < self._repair.calls_of(0) and self._body is None:
-                events.append(Passed(b"", (piece,)))  # its start is out
-            else:
-                events.append(piece)
-        if isinstance(terminal, Finished):
-            terminal = replace(terminal, usage=self.usage, raw=self._raw(terminal))
-        return [*events, self._set(cast("Terminal", terminal))]
-
-    def _raw(self, terminal: Finished) -> bytes:
-        if self._body is not None:
-            return self._body.json(terminal)
-        return b"".join((*self._ending, _DONE_EVENT))
 
     def _end(self, terminal: Terminal, events: list[Event]) -> None:
         events.append(self._set(terminal))
@@ -333,28 +392,52 @@ class ChatRelay:
         return terminal
 
 
-def _of_choice(chunk: Mapping[str, object], index: int) -> Mapping[str, object]:
-    """The chunk as the reader of one choice sees it; the first reader counts."""
-    choices = [
-        {**choice, "index": 0}
-        for choice in cast("list[Mapping[str, object]]", chunk["choices"])
-        if (choice.get("index") or 0) == index
-    ]
-    if index == 0:
-        return {**chunk, "choices": choices}
-    return {"choices": choices}
+def _ends(choices: Choices) -> bool:
+    return any(choice.get("finish_reason") for _, choice in choices)
 
 
-def _word(chunk: Mapping[str, object], index: int) -> object:
-    for choice in cast("list[Mapping[str, object]]", chunk.get("choices") or []):
-        if (choice.get("index") or 0) == index:
-            return choice.get("finish_reason")
-    return None
+def _plain_event(text: str) -> bytes:
+    """One event with this data, which has no half surrogates; a line end in it is no more than a space to JSON."""
+    return b"data: " + text.replace("\n", " ").encode("utf-8") + b"\n\n"
 
 
-def _event(chunk: Mapping[str, object]) -> bytes:
-    """One event of our own making; ASCII, so that no reader takes a character for the end of a line."""
-    return b"data: " + json.dumps(chunk, allow_nan=False).encode("ascii") + b"\n\n"
+def _parted(chunk: Json, choices: Choices) -> list[Json]:
+    """A chunk for each of its choices; the counts are in the last one."""
+    parts = [{**chunk, "choices": [{**choice, "index": index}], "usage": None} for index, choice in choices]
+    return [*parts[:-1], {**parts[-1], "usage": chunk.get("usage")}]
+
+
+def _learnt(raw: bytes, chunk: Json) -> Passage | None:
+    """What can be learnt of a chunk that passes as it came."""
+    choices = cast("Sequence[Json]", chunk["choices"])
+    if len(choices) != 1 or choices[0].get("logprobs") is not None:
+        return None
+    return learn(raw, chunk, cast("Json", choices[0]["delta"]))
+
+
+def _unfinished(chunk: Json) -> bytes:
+    """The chunk without an ending, for a stream that ends in another way."""
+    choices = [{**choice, "finish_reason": None} for choice in cast("Sequence[Json]", chunk["choices"])]
+    rest = {name: value for name, value in chunk.items() if name != "usage"}
+    return b"data: " + json_bytes({**rest, "choices": choices}) + b"\n\n"
+
+
+def _in_one_write(events: list[Event]) -> list[Event]:
+    """The events, those that pass one after the other as one."""
+    joined: list[Event] = []
+    for passes, run in groupby(events, lambda event: isinstance(event, Passed)):
+        same = list(run)
+        joined += [_join(cast("list[Passed]", same))] if passes and len(same) > 1 else same
+    return joined
+
+
+def _join(run: Sequence[Passed]) -> Passed:
+    return Passed(
+        b"".join(passed.raw for passed in run),
+        tuple(piece for passed in run for piece in passed.pieces),
+        tuple(index for passed in run for index in passed.finished),
+        b"".join(passed.held for passed in run),
+    )
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -363,7 +446,3 @@ def _is_utf8(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _with(usage: Usage, more: int) -> Usage:
-    return replace(usage, completion_tokens=usage.completion_tokens + more)

@@ -1,7 +1,7 @@
 """What is wrong with a chunk of a chat stream that otherwise may pass, and the same chunk put right.
 
-Only the form is mended: names and members that clients cannot do without. What an answer says, and how it ended, is
-never touched. Pure.
+Only the form is mended: names and members that clients cannot do without, and words that must not be said. What an
+answer says is never touched. Pure.
 
 Source: OpenAI API reference, "chat completion chunk"; what breaks which client: bug reports of 2025 and 2026.
 """
@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from engine.events import Event, Reasoning, Text, ToolCallArgs, ToolCallStart
-from engine.upstream_errors import clean
+from engine.chat_reader import ChatReader, ChunkBroken, index_of
+from engine.events import Event, Reasoning, Text
+from engine.tool_deltas import Call, Entry
 
 Json = Mapping[str, object]
+Choices = Sequence[tuple[int, Json]]
 CHUNK = "chat.completion.chunk"
+_COMMON = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint", "service_tier"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,139 +34,271 @@ class Identity:
 
 
 @dataclass(slots=True)
+class _Out:
+    """How much of a call is out: its name, and how many pieces of its arguments."""
+
+    name: str
+    pieces: int
+
+
+@dataclass(slots=True)
 class _Choice:
     """What was passed on of one choice."""
 
     begun: bool = False
-    calls: list[str] = field(default_factory=list[str])  # ids of the calls whose start is out
+    closed: bool = False
+    calls: dict[int, _Out] = field(default_factory=dict[int, _Out])
+
+
+def choices_of(chunk: Json) -> Choices:
+    """The chunk's choices and their indexes.
+
+    Raises: ChunkBroken.
+    """
+    choices = chunk.get("choices")
+    if choices is None:
+        return ()
+    if not isinstance(choices, list):
+        raise ChunkBroken("choices is not a list")
+    found: list[tuple[int, Json]] = []
+    for place, choice in enumerate(cast("list[object]", choices)):
+        if not isinstance(choice, dict):
+            raise ChunkBroken("a choice is not an object")
+        fields = cast("Json", choice)
+        found.append((index_of(fields.get("index"), place), fields))
+    return found
 
 
 class ChunkRepair:
-    """The chunks of one stream, in order. Not thread-safe."""
+    """The chunks of one stream, in order, each after its reader (one a choice) has read it. `named_call`: the request
+    names the tool to call, and then `stop` is right after a call. Not thread-safe."""
 
-    def __init__(self, fallback: Identity) -> None:
+    def __init__(self, fallback: Identity, readers: Sequence[ChatReader], *, named_call: bool = False) -> None:
         self._fallback = fallback
-        self._id: str | None = None
-        self._choices: dict[int, _Choice] = {}
+        self._readers = readers
+        self._named_call = named_call
+        self._id: str | None = fallback.id if fallback.forced else None
+        self._choices = [_Choice() for _ in readers]
+        self._last: Json = {}
 
-    def calls_of(self, index: int) -> int:
-        """How many calls of this choice have begun on the wire."""
-        return len(self._choices[index].calls) if index in self._choices else 0
+    @property
+    def head(self) -> dict[str, object]:
+        """The members of a chunk of our own: those of the stream's last one."""
+        last = self._last
+        return {
+            "id": self._id or self._fallback.id,
+            "object": CHUNK,
+            "created": last.get("created", self._fallback.created),
+            "model": last.get("model", self._fallback.model),
+        }
 
-    def repaired(self, chunk: Json, made: Mapping[int, Sequence[Event]]) -> Json:
-        """The chunk itself if it is right, else a right one. `made` is what was read of it, by choice."""
-        changes = self._head(chunk)
-        choices = chunk.get("choices")
-        if not isinstance(choices, list):
+    def repaired(self, chunk: Json, choices: Choices, made: Mapping[int, Sequence[Event]]) -> Json | None:
+        """The chunk itself if it is right, else a right one; None if nothing in it is left to say. `made` is what was
+        read of it, by choice."""
+        changes = self._head(chunk, begins=bool(choices))
+        right: list[Json] = []
+        same = True
+        for index, choice in choices:
+            mended = None
+            if 0 <= index < len(self._readers):  # others were not asked for, and nobody reads them
+                mended = self._choice(index, choice, made.get(index, ()))
+            same = same and mended is choice
+            if mended is not None:
+                right.append(mended)
+        if choices and not right and not _says_more(chunk):
+            return None
+        given = chunk.get("choices")
+        if not isinstance(given, list):
             changes["choices"] = []
-        else:
-            given = cast("list[Json]", choices)
-            right = [self._choice(choice, made) for choice in given]
-            if any(new is not old for new, old in zip(right, given, strict=True)):
-                changes["choices"] = right
-        return {**chunk, **changes} if changes else chunk
+        elif not same:
+            changes["choices"] = right
+        self._last = {**chunk, **changes} if changes else chunk
+        return self._last
 
-    def _head(self, chunk: Json) -> dict[str, object]:
+    def late_calls(self, index: int) -> Json | None:
+        """A chunk with the calls of a choice that are not out yet, now that nothing more comes."""
+        calls = self._calls(index)
+        if not calls:
+            return None
+        delta: dict[str, object] = {"tool_calls": calls}
+        if not self._choices[index].begun:
+            delta = {"role": "assistant", **delta}
+        return {**self.head, "choices": [{"index": index, "delta": delta, "finish_reason": None}]}
+
+    def ends_in_calls(self, index: int) -> bool:
+        """Whether the finish word of a choice is `tool_calls`, although the upstream said another one."""
+        return self._is_call(self._readers[index])
+
+    def is_whole_right(self, body: Json) -> bool:
+        """Whether a whole completion, as it was read, has the form that its client can take."""
+        id_, model, created = body.get("id"), body.get("model"), body.get("created")
+        if not isinstance(id_, str) or not id_ or (self._fallback.forced and id_ != self._fallback.id):
+            return False
+        if not isinstance(model, str) or not model or not isinstance(created, int) or isinstance(created, bool):
+            return False
+        if body.get("object") != "chat.completion" or not body.get("usage"):
+            return False
+        choices = cast("Sequence[Json]", body["choices"])
+        if len(choices) != len(self._readers):
+            return False
+        return all(self._is_choice_right(index, choice) for index, choice in enumerate(choices))
+
+    def _is_choice_right(self, index: int, choice: Json) -> bool:
+        reader, message = self._readers[index], choice.get("message")
+        if choice.get("index") != index or isinstance(choice["index"], bool) or not isinstance(message, dict):
+            return False
+        fields = cast("Json", message)
+        if fields.get("role") != "assistant" or not isinstance(fields.get("content", 0), str | None):
+            return False
+        if self._is_call(reader) and choice["finish_reason"] != "tool_calls":
+            return False
+        given = cast("Sequence[Json]", fields.get("tool_calls") or ())
+        calls = [call for call in reader.calls.calls if not call.legacy]
+        return len(given) == len(calls) and all(map(_is_call_right, given, calls))
+
+    def _head(self, chunk: Json, *, begins: bool) -> dict[str, object]:
         changes: dict[str, object] = {}
         id_ = chunk.get("id")
-        if self._id is None:
-            self._id = id_ if isinstance(id_, str) and id_ and not self._fallback.forced else self._fallback.id
-        if id_ != self._id:
-            changes["id"] = self._id
+        if self._id is None and isinstance(id_, str) and id_:
+            self._id = id_
+        elif self._id is None and begins:
+            self._id = self._fallback.id
+        if id_ != (self._id or self._fallback.id):
+            changes["id"] = self._id or self._fallback.id
         if chunk.get("object") != CHUNK:
             changes["object"] = CHUNK
         created = chunk.get("created")
         if not isinstance(created, int) or isinstance(created, bool):
-            changes["created"] = int(created) if isinstance(created, float) else self._fallback.created
+            changes["created"] = int(created) if isinstance(created, float) else self.head["created"]
         if not isinstance(chunk.get("model"), str) or not chunk["model"]:
-            changes["model"] = self._fallback.model
+            changes["model"] = self.head["model"]
+        if chunk.get("usage") == {}:
+            changes["usage"] = None  # Zed takes it for the last word
         return changes
 
-    def _choice(self, choice: Json, made: Mapping[int, Sequence[Event]]) -> Json:
+    def _choice(self, index: int, choice: Json, events: Sequence[Event]) -> Json | None:
+        state, reader = self._choices[index], self._readers[index]
+        if state.closed:
+            return None  # it says nothing: its reader made sure
         changes: dict[str, object] = {}
-        index = choice.get("index")
-        if not isinstance(index, int) or isinstance(index, bool):
-            index = changes["index"] = 0
-        state = self._choices.setdefault(index, _Choice())
-        delta = choice.get("delta")
-        fields: Json = cast("Json", delta) if isinstance(delta, Mapping) else {}
-        right = self._delta(fields, state, made.get(index, ()), whole=choice.get("message") is not None)
+        given = choice.get("index")
+        if given != index or not isinstance(given, int) or isinstance(given, bool):
+            changes["index"] = index
+        delta, fields = choice.get("delta"), _said(choice, events, state)
+        right = self._delta(index, fields, events)
         if right is not delta:
             changes["delta"] = right
-        if choice.get("finish_reason", "") == "":
-            changes["finish_reason"] = None
+        word = choice.get("finish_reason") or None
+        if word is not None:
+            word = self._word(word, reader)
+            state.closed = word is not None
+        if "finish_reason" not in choice or choice["finish_reason"] != word:
+            changes["finish_reason"] = word
         if not changes and "message" not in choice:
             return choice
         return {name: value for name, value in {**choice, **changes}.items() if name != "message"}
 
-    def _delta(self, delta: Json, state: _Choice, events: Sequence[Event], *, whole: bool) -> Json:
+    def _word(self, word: object, reader: ChatReader) -> object:
+        """The finish word to say: none where it is not true."""
+        if reader.reason is None:
+            return None
+        return "tool_calls" if self._is_call(reader) else word
+
+    def _is_call(self, reader: ChatReader) -> bool:
+        """Whether `stop` is to be `tool_calls`: clients that run tools go by the word."""
+        if reader.reason != "stop" or self._named_call:
+            return False
+        return any(not call.legacy for call in reader.calls.calls)
+
+    def _delta(self, index: int, delta: Json, events: Sequence[Event]) -> Json:
+        state = self._choices[index]
         changes: dict[str, object] = {}
+        gone: set[str] = set()
         if not state.begun:
             state.begun = True
             if delta.get("role") != "assistant":
                 changes["role"] = "assistant"
-        if whole or not isinstance(delta.get("content"), str | None):
+        elif delta.get("role") not in (None, "assistant"):
+            gone.add("role")
+        if not isinstance(delta.get("content"), str | None):  # Mistral's servers write parts
             changes["content"] = "".join(event.text for event in events if isinstance(event, Text))
             thought = "".join(event.text for event in events if isinstance(event, Reasoning))
             if thought:
                 changes["reasoning_content"] = thought
-        calls = delta.get("tool_calls")
-        if (calls or whole) and not self._are_right(calls, state):
-            mended = _calls(events, state)
-            if mended or calls:
-                changes["tool_calls"] = mended
-        return {**delta, **changes} if changes else delta
+        if delta.get("tool_calls") and not self._are_right(index, cast("list[Json]", delta["tool_calls"])):
+            changes["tool_calls"] = self._calls(index)
+            if not changes["tool_calls"]:
+                gone.add("tool_calls")
+        if not changes and not gone:
+            return delta
+        return {name: value for name, value in {**delta, **changes}.items() if name not in gone}
 
-    def _are_right(self, calls: object, state: _Choice) -> bool:
-        """Whether the calls can pass as they are; those that begin are noted then."""
-        if not isinstance(calls, list):
-            return False
-        begun = list(state.calls)
-        for call in cast("list[object]", calls):
-            if not isinstance(call, Mapping) or not _is_right(cast("Json", call), begun):
+    def _are_right(self, index: int, given: Sequence[Json]) -> bool:
+        """Whether the calls can pass as they are; what is out then is noted."""
+        entries, out = self._readers[index].calls.entries, dict(self._choices[index].calls)
+        for call, entry in zip(given, entries, strict=True):
+            if not _is_right(call, entry, out):
                 return False
-        state.calls = begun
+            out[entry.call.index] = _Out(entry.call.name, len(entry.call.arguments))
+        self._choices[index].calls = out
         return True
 
+    def _calls(self, index: int) -> list[Json]:
+        """What is read of a choice's calls and not out yet: index, id, type and name once, then arguments only."""
+        out, made = self._choices[index].calls, list[Json]()
+        for call in self._readers[index].calls.calls:
+            if call.legacy or not call.started:
+                continue
+            if call.index in out:
+                made += _more(call, out[call.index])
+                continue
+            out[call.index] = _Out(call.name, len(call.arguments))
+            function = {"name": call.name, "arguments": "".join(call.arguments)}
+            made.append({"index": call.index, "id": call.id, "type": "function", "function": function})
+        return made
 
-def _is_right(call: Json, begun: list[str]) -> bool:
+
+def _more(call: Call, out: _Out) -> list[Json]:
+    """What of a call that has begun is not out yet."""
+    function: dict[str, object] = {}
+    if call.name != out.name:
+        function["name"] = call.name[len(out.name) :]
+    if len(call.arguments) > out.pieces:
+        function["arguments"] = "".join(call.arguments[out.pieces :])
+    out.name, out.pieces = call.name, len(call.arguments)
+    return [{"index": call.index, "function": function}] if function else []
+
+
+def _is_right(call: Json, entry: Entry, out: Mapping[int, _Out]) -> bool:
+    """Whether an entry says no more and no less than what was read of it."""
     index, id_, function = call.get("index"), call.get("id"), call.get("function")
-    if not isinstance(index, int) or isinstance(index, bool) or not isinstance(function, Mapping):
+    if not isinstance(index, int) or isinstance(index, bool) or index != entry.call.index:
         return False
-    spoken = cast("Json", function)
+    spoken: Json = cast("Json", function) if isinstance(function, dict) else {}
     name, arguments = spoken.get("name"), spoken.get("arguments")
-    if arguments is not None and not isinstance(arguments, str):
+    if entry.begins:
+        whole = isinstance(arguments, str) and isinstance(name, str) and bool(name) and name == entry.name
+        return whole and index == len(out) and bool(id_) and id_ == entry.call.id and call.get("type") == "function"
+    return index in out and not id_ and (name or "") == entry.name and isinstance(arguments, str | None)
+
+
+def _is_call_right(given: Json, call: Call) -> bool:
+    """Whether a call of a whole message has what it needs."""
+    function = given.get("function")
+    if given.get("id") != call.id or given.get("type") != "function" or not isinstance(function, dict):
         return False
-    if index == len(begun):
-        if not isinstance(id_, str) or not id_ or id_ in begun or call.get("type") != "function":
-            return False
-        if not isinstance(name, str) or not name:
-            return False
-        begun.append(id_)
-        return True
-    # more of the call that began last: its id and name are out already
-    return index == len(begun) - 1 and not id_ and not name
+    return isinstance(cast("Json", function).get("arguments"), str)
 
 
-def _calls(events: Sequence[Event], state: _Choice) -> list[Json]:
-    """The calls of one delta as they were read: index, id, type and name once, then arguments only."""
-    made: list[Json] = []
-    for event in events:
-        if isinstance(event, ToolCallStart) and event.index >= len(state.calls):
-            state.calls.append(event.id)
-            function = {"name": event.name, "arguments": ""}
-            made.append({"index": event.index, "id": event.id, "type": "function", "function": function})
-        elif isinstance(event, ToolCallArgs):
-            made.append({"index": event.index, "function": {"arguments": event.text}})
-    return made
+def _said(choice: Json, events: Sequence[Event], state: _Choice) -> Json:
+    """The choice's delta; a whole `message` in its place where it says what was not said before."""
+    for name in ("delta", "message"):
+        fields = choice.get(name)
+        if isinstance(fields, dict) and (name == "delta" or events or not state.begun):
+            return cast("Json", fields)
+    return {}
 
 
-def cleaned(value: object) -> object:
-    """The JSON value without half surrogate pairs."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, Mapping):
-        return {clean(name): cleaned(item) for name, item in cast("Json", value).items()}
-    if isinstance(value, list):
-        return [cleaned(item) for item in cast("list[object]", value)]
-    return value
+def _says_more(chunk: Json) -> bool:
+    """Whether a chunk without choices says something."""
+    return any(value not in (None, {}, []) for name, value in chunk.items() if name not in _COMMON)

@@ -154,11 +154,13 @@ Piece: TypeAlias = Text | Reasoning | ToolCallStart | ToolCallArgs | ToolCallEnd
 class Passed:
     """A part of an upstream's chat stream that needs no repair: `raw` is whole server-sent events, to go out as they
     are. `pieces` is what they say of choice 0; the text in it only where the request wants that
-    (`engine.api.ChatRequest.pieces`). `finished` are the choices whose end is in it."""
+    (`engine.api.ChatRequest.pieces`). `finished` are the choices whose end is in it. `held`: what the upstream's own
+    ending says besides, to go out only where the answer does not end with that (`Finished.raw`)."""
 
     raw: bytes
     pieces: tuple[Piece, ...] = ()
     finished: tuple[int, ...] = ()
+    held: bytes = b""
 
 
 # --- how it ended ------------------------------------------------------------------------------------

@@ -14,16 +14,25 @@ from typing import Literal, TypeAlias
 
 Channel: TypeAlias = Literal["content", "reasoning_content", "reasoning"]
 CHANNELS: tuple[Channel, ...] = ("content", "reasoning_content", "reasoning")
+_SPEAKING = (*CHANNELS, "refusal", "tool_calls", "function_call")
+"""The members of a delta that say something."""
+_TELLING = ("error", "usage", "prompt_progress")
+"""The members of a chunk that have to be read each time."""
 
+MAX_BYTES = 16384
+"""The longest event that is learnt from: what comes in such pieces is not worth it."""
 _PREFIX = b"data: "
 _END = b"\n\n"
 # A JSON string's inside in bytes: whole escapes, and of half surrogate pairs only whole pairs.
 _STRING = re.compile(
-    rb'(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
-    rb"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))*"
+    rb'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
+    rb"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))*+"
 )
 _CONTROL = re.compile(rb"[\x00-\x1f]")
-_JSON_STRING = r'"(?:[^"\\]|\\.)*"'
+_JSON_STRING = r'"(?:[^"\\]|\\.)*+"'
+_MEMBER = {name: re.compile(rf'"{name}":\s?({_JSON_STRING})') for name in CHANNELS}
+_MARK = '\u2603 \\ " mark'
+"""A text that is put into a chunk to see what it becomes: with escapes, and no text of anybody's."""
 
 
 class Passage:
@@ -37,10 +46,11 @@ class Passage:
 
     def texts(self, block: bytes) -> list[bytes] | None:
         """The JSON strings' insides, in order, if the block is whole chunks of this kind and nothing else."""
-        if not block.startswith(self._before) or not block.endswith(self._after):
+        before, after = self._before, self._after
+        if not block.startswith(before) or not block.endswith(after) or len(block) < len(before) + len(after):
             return None
-        # the separator holds a bare quote, so it cannot stand inside a text
-        texts = block[len(self._before) : -len(self._after)].split(self._between)
+        # the separator holds a line end, so it cannot stand inside a text
+        texts = block[len(before) : -len(after)].split(self._between)
         joined = b"".join(texts)
         plain = b'"' not in joined and b"\\" not in joined and _CONTROL.search(joined) is None
         if not plain and not all(_STRING.fullmatch(text) for text in texts):
@@ -56,21 +66,37 @@ class Passage:
 
 
 def learn(raw: bytes, chunk: Mapping[str, object], delta: Mapping[str, object]) -> Passage | None:
-    """The passage of a chunk that was read in full, as it came (`raw`: one event), if its only choice says nothing but
-    a text that can be found in its bytes."""
-    channel: Channel | None = None
-    for name in CHANNELS:
-        if channel is None and isinstance(delta.get(name), str) and delta[name]:
-            channel = name
-    if channel is None or not raw.startswith(_PREFIX) or not raw.endswith(_END):
+    """The passage of a chunk that was read in full, as it came (`raw`: one event, in UTF-8), if its only choice, with
+    this delta, says nothing but a text that can be found in its bytes."""
+    spoken: list[Channel] = [name for name in CHANNELS if isinstance(delta.get(name), str) and delta[name]]
+    channel = spoken[0] if spoken else None
+    if len(raw) > MAX_BYTES or channel is None or not raw.startswith(_PREFIX) or not raw.endswith(_END):
         return None
-    if any(value not in (None, "") for name, value in delta.items() if name not in (channel, "role")):
+    if any(delta.get(name) for name in _SPEAKING if name != channel) or any(chunk.get(name) for name in _TELLING):
         return None
-    if "usage" in chunk and chunk["usage"] is not None:
-        return None  # it counts: each one differs, and has to be read
     text = raw.decode("utf-8")
-    found = list(re.finditer(rf'"{channel}":\s?({_JSON_STRING})', text))
-    if len(found) != 1 or json.loads(found[0][1]) != delta[channel]:
+    found = list(_MEMBER[channel].finditer(text))
+    if len(found) != 1:
         return None
     start, end = found[0].span(1)
-    return Passage(channel, text[: start + 1].encode(), text[end - 1 :].encode())
+    before, after = text[: start + 1], text[end - 1 :]
+    if not _is_place_of(channel, before, after, chunk):
+        return None
+    return Passage(channel, before.encode(), after.encode())
+
+
+def _is_place_of(channel: Channel, before: str, after: str, chunk: Mapping[str, object]) -> bool:
+    """Whether the text between the two is the delta's, and nothing else in the chunk depends on it: the name may stand
+    in other members, too, or twice."""
+    marked = json.loads(f"{before}{json.dumps(_MARK)[1:-1]}{after}"[len(_PREFIX) :])
+    choice = marked["choices"][0]
+    if choice["delta"].get(channel) != _MARK:
+        return False
+    choice["delta"][channel] = _delta(chunk)[channel]
+    return marked == chunk
+
+
+def _delta(chunk: Mapping[str, object]) -> Mapping[str, object]:
+    choices = chunk["choices"]
+    assert isinstance(choices, list)
+    return choices[0]["delta"]  # pyright: ignore[reportUnknownVariableType] - JSON that was read before

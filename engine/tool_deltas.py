@@ -6,7 +6,7 @@ It does not know the rest of the stream; it never repairs or completes arguments
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -19,13 +19,27 @@ class DeltaBroken(ValueError):
 
 
 @dataclass(slots=True)
-class _Call:
-    index: int  # ours
-    wire_index: object  # theirs, None where they give none
+class Call:
+    """One call as far as it was read. `index` counts from 0; `wire_index` and `wire_id` are the server's own, None and
+    "" where it gave none. `legacy`: it came as `function_call`."""
+
+    index: int
+    wire_index: object
+    wire_id: str = ""
     id: str = ""
     name: str = ""
     started: bool = False
+    legacy: bool = False
     arguments: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How one entry of a delta was read: whose it is, whether it began that call, and what of its name is new."""
+
+    call: Call
+    begins: bool
+    name: str
 
 
 class ToolCalls:
@@ -33,15 +47,26 @@ class ToolCalls:
     by `close`. Not thread-safe; does not block.
 
     Deltas belong to a call by their index; where servers give none, or 0 for every call, by their id, and else by
-    order: a new name after arguments begins the next call.
+    order: a new name after arguments begins the next call. No two calls are given the same id.
     """
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
-        self._calls: list[_Call] = []
+        self._calls: list[Call] = []
+        self._entries: list[Entry] = []
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The calls so far, in order."""
+        return self._calls
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """How the last delta's `tool_calls` were read, one by one."""
+        return self._entries
 
     def delta(self, entries: object) -> list[Event]:
         """Read a delta's `tool_calls`.
@@ -52,6 +77,7 @@ class ToolCalls:
             return []
         if not isinstance(entries, list):
             raise DeltaBroken("tool_calls is not a list")
+        self._entries = []
         return [event for entry in cast("list[object]", entries) for event in self._entry(entry)]
 
     def legacy(self, call: object) -> list[Event]:
@@ -59,7 +85,9 @@ class ToolCalls:
 
         Raises: DeltaBroken.
         """
-        return [] if call is None else self._entry({"index": 0, "function": call})
+        if call is None or call == {}:
+            return []
+        return self._entry({"index": 0, "function": call}, legacy=True)
 
     def start_all(self) -> list[Event]:
         """The starts of the calls that have a name and no arguments yet."""
@@ -68,39 +96,45 @@ class ToolCalls:
     def close(self) -> tuple[list[Event], str | None]:
         """The answer is over: the ends of the calls that are whole, and what is wrong with the first that is not."""
         events = self.start_all()
-        wrong: str | None = None
-        for call in self._calls:
-            problem = _problem_of(call)
-            if problem is None:
-                events.append(ToolCallEnd(call.index))
-            else:
-                wrong = wrong or problem
-        return events, wrong
+        problems = [_problem_of(call) for call in self._calls]
+        events += [
+            ToolCallEnd(call.index) for call, problem in zip(self._calls, problems, strict=True) if problem is None
+        ]
+        return events, next((problem for problem in problems if problem is not None), None)
 
-    def _entry(self, entry: object) -> list[Event]:
-        if not isinstance(entry, Mapping):
+    def problem(self) -> str | None:
+        """What is wrong with the first call that is not whole, if the answer is over."""
+        return next((problem for call in self._calls if (problem := _problem_of(call)) is not None), None)
+
+    def _entry(self, entry: object, *, legacy: bool = False) -> list[Event]:
+        if not isinstance(entry, dict):
             raise DeltaBroken("a tool call is not an object")
         fields = cast("Mapping[str, object]", entry)
         function = fields.get("function")
         if function is None:
             function = {}
-        if not isinstance(function, Mapping):
+        if not isinstance(function, dict):
             raise DeltaBroken("a tool call's function is not an object")
         spoken = cast("Mapping[str, object]", function)
         id_, name = _text(fields.get("id"), "id"), _text(spoken.get("name"), "name")
         arguments = spoken.get("arguments")
-        if isinstance(arguments, Mapping):  # Ollama gives the object itself
+        if isinstance(arguments, dict):  # Ollama gives the object itself
             arguments = json.dumps(arguments)
         piece = _text(arguments, "arguments")
         events: list[Event] = []
         call = self._find(fields.get("index"), id_, name)
+        begins = call is None
         if call is None:
             events += self.start_all()
-            call = _Call(len(self._calls), fields.get("index"), id_)
+            call = Call(len(self._calls), fields.get("index"), legacy=legacy)
             self._calls.append(call)
-        call.id = call.id or id_
-        if not call.started and name != call.name:  # some servers repeat the whole name with every piece
-            call.name += name
+        call.wire_id = call.wire_id or id_
+        if id_ and not call.id and all(other.id != id_ for other in self._calls):
+            call.id = id_
+        fresh = name if not call.started and name != call.name else ""  # some repeat the whole name with every piece
+        call.name += fresh
+        if not legacy:
+            self._entries.append(Entry(call, begins, fresh))
         if piece:
             call.arguments.append(piece)
         if call.arguments and call.name:
@@ -109,11 +143,15 @@ class ToolCalls:
             events += [ToolCallArgs(call.index, text) for text in ([piece] if already else call.arguments) if text]
         return events
 
-    def _find(self, wire_index: object, id_: str, name: str) -> _Call | None:
-        if id_:
-            known = next((call for call in self._calls if call.id == id_), None)
-            if known is not None:
-                return known
+    def _find(self, wire_index: object, id_: str, name: str) -> Call | None:
+        same = [call for call in self._calls if id_ and call.wire_id == id_]
+        if same:
+            here = [call for call in same if None in (wire_index, call.wire_index) or call.wire_index == wire_index]
+            call = (here or same)[-1]
+            if (here or not name) and not _is_another(call, name):  # else another call under the id of one before
+                return call
+            if here:
+                return None
         if wire_index is not None:
             matches = [call for call in self._calls if call.wire_index == wire_index]
         else:
@@ -121,18 +159,23 @@ class ToolCalls:
         if not matches:
             return None
         call = matches[-1]
-        if id_ and call.id and (name or wire_index is None):
+        if id_ and call.wire_id and (name or wire_index is None):
             return None  # another id with a name: another call, whatever its index says
-        if wire_index is None and name and call.arguments:
+        if (wire_index is None and name and call.arguments) or _is_another(call, name):
             return None
         return call
 
-    def _start(self, call: _Call) -> list[Event]:
+    def _start(self, call: Call) -> list[Event]:
         if call.started:
             return []
         call.started = True
         call.id = call.id or self._new_id()
         return [ToolCallStart(call.index, call.id, call.name)]
+
+
+def _is_another(call: Call, name: str) -> bool:
+    """Whether a name that comes now is that of another call: this one's is complete once its arguments began."""
+    return bool(name and call.arguments and call.name) and name != call.name
 
 
 def _text(value: object, what: str) -> str:
@@ -143,7 +186,7 @@ def _text(value: object, what: str) -> str:
     return clean(value)
 
 
-def _problem_of(call: _Call) -> str | None:
+def _problem_of(call: Call) -> str | None:
     if not call.name:
         return f"tool call {call.index} has no name"
     try:

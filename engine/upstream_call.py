@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.api import TICK_S, Cancel, ChatRequest
 from engine.chat_reader import ChatReader
-from engine.chat_relay import ChatRelay
+from engine.chat_relay import ChatRelay, RelayPlan
 from engine.chunk_repair import Identity
 from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Tick
 from engine.http_client import BadAnswer, Connected, ConnectFailed, Head, HttpError, Origin, Step, exchange
@@ -29,6 +29,9 @@ ERROR_BODY_S = 5.0
 FINISH_GRACE_S = 5.0
 """How long usage and end marker may take after the finish word, in seconds without data: some servers keep the
 connection open and send neither."""
+DONE_GRACE_S = 0.25
+"""How long the body's end may take after the end marker, in seconds without data. Until then the ending is held: what
+comes in that time can still say that the answer failed. What comes later is not known, and nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +85,24 @@ def call_body(plan: CallPlan, request: ChatRequest, model: str | None) -> bytes:
 def _reader(plan: CallPlan, request: ChatRequest) -> ChatReader | ChatRelay:
     if request.form == "pieces":
         return ChatReader(plan.new_call_id, plan.who)
-    choices = request.body.get("n")
-    asked = request.body.get("model")
-    return ChatRelay(
-        plan.new_call_id,
-        plan.who,
-        form=request.form,
-        fallback=Identity(
-            request.id or f"chatcmpl-{secrets.token_hex(12)}",
-            int(time.time()),
-            asked if isinstance(asked, str) else plan.model(),
-            forced=request.id is not None,
-        ),
-        pieces=request.pieces,
-        choices=choices if isinstance(choices, int) and choices > 1 else 1,
-        hide_progress="return_progress" in plan.extra and "return_progress" not in request.body,
+    body = request.body
+    choices, model, options = body.get("n"), body.get("model"), body.get("stream_options")
+    fallback = Identity(
+        request.id or f"chatcmpl-{secrets.token_hex(12)}",
+        int(time.time()),
+        model if isinstance(model, str) and model else plan.model(),
+        forced=request.id is not None,
     )
+    relay = RelayPlan(
+        request.form,
+        fallback,
+        choices=choices if isinstance(choices, int) and choices > 1 else 1,
+        pieces=request.pieces,
+        usage=isinstance(options, Mapping) and bool(options.get("include_usage")),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType] - JSON
+        named_call=isinstance(body.get("tool_choice"), Mapping),
+        hide_progress="return_progress" in plan.extra and "return_progress" not in body,
+    )
+    return ChatRelay(plan.new_call_id, plan.who, relay)
 
 
 def shown_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -187,6 +192,8 @@ class Call:
             self._quiet_s = 0.0
             self._body += step
             return self._refused() if len(self._body) >= MAX_ERROR_BYTES else []
+        if self._whole and not self._body and step.lstrip().startswith((b"data:", b"event:", b":")):
+            self._whole = False  # some call a stream JSON
         if self._whole:
             self._quiet_s = 0.0
             self._body += step
@@ -199,7 +206,7 @@ class Call:
             events, alive = self._reader.feed(step)
         except SseTooLong as error:
             return self._fail(FailKind.PROTOCOL, f"{self._plan.who} broke the protocol: {error}")
-        if alive:
+        if alive and not self._reader.done_seen:
             self._quiet_s = 0.0  # comments are no sign of life of the model
         return events
 
@@ -260,6 +267,8 @@ class Call:
             return self._fail(FailKind.SILENT, why)
         if not self._accepted:
             return self._refused() if quiet_s >= min(ERROR_BODY_S, plan.silence_s) else []
+        if self._reader.done_seen:
+            return self._reader.end() if quiet_s >= DONE_GRACE_S else []
         limit_s = min(plan.silence_s, FINISH_GRACE_S) if self._reader.finish_seen else plan.silence_s
         if quiet_s < limit_s:
             return []

@@ -6,6 +6,7 @@ It reads JSON values and bodies; it does not read streams and decides no wire fo
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,16 +61,36 @@ def clean(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def without_odd_values(value: object) -> object:
+    """The JSON value without what strict readers refuse: half surrogate pairs, and numbers that are none. Minus
+    infinity becomes -9999.0, the public API's word for a token that is not likely at all.
+
+    Source: OpenAI API reference, `logprobs` (2026-10).
+
+    Raises: RecursionError: it is nested too deeply.
+    """
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        fields = cast("Mapping[str, object]", value)
+        return {clean(name): without_odd_values(item) for name, item in fields.items()}
+    if isinstance(value, list):
+        return [without_odd_values(item) for item in cast("list[object]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return -9999.0 if value < 0 else None
+    return value
+
+
 def problem_in(value: object) -> Problem | None:
     """The error that a JSON value of an answer or a stream holds, or None. Shapes: `{"error": {…}}`, `{"error":
-    "text"}`, `{"object": "error", "message": …}`, `{"detail": …}`, `{"message": …}`, an error in the first choice."""
-    if not isinstance(value, Mapping):
+    "text"}`, `{"object": "error", "message": …}`, `{"detail": …}`, `{"message": …}`, an error in a choice."""
+    if not isinstance(value, dict):
         return None
     fields = cast("Mapping[str, object]", value)
     error = fields.get("error")
     if not error:
         error = _error_of_choice(fields.get("choices"))
-    if isinstance(error, Mapping):
+    if isinstance(error, dict):
         return _problem(cast("Mapping[str, object]", error))
     if error:
         return Problem(_text_of(error))
@@ -109,10 +130,10 @@ def refusal(status: int, problem: Problem, retry_after: str | None, who: str) ->
 
 
 def _error_of_choice(choices: object) -> object:
-    if isinstance(choices, list) and choices:
-        first = cast("list[object]", choices)[0]
-        if isinstance(first, Mapping):
-            return cast("Mapping[str, object]", first).get("error")
+    if isinstance(choices, list):
+        for choice in cast("list[object]", choices):
+            if isinstance(choice, dict) and (error := cast("Mapping[str, object]", choice).get("error")):
+                return error
     return None
 
 
@@ -137,7 +158,7 @@ def _text_of(value: object) -> str:
     """Text as it is; FastAPI's list of findings as `where: what; …`; anything else as JSON."""
     if isinstance(value, str):
         return clean(value)[:MESSAGE_CHARS]
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         nested = cast("Mapping[str, object]", value)
         inner = nested.get("message") or nested.get("msg")
         if isinstance(inner, str):
@@ -149,7 +170,7 @@ def _text_of(value: object) -> str:
 
 
 def _finding(entry: object) -> str:
-    if isinstance(entry, Mapping):
+    if isinstance(entry, dict):
         fields = cast("Mapping[str, object]", entry)
         message, place = fields.get("msg"), fields.get("loc")
         if isinstance(message, str):

@@ -115,7 +115,7 @@ class Handler(Exchange):
             self._stream.finish(ending)
 
     def end_stream(self, error: BaseException) -> None:
-        if isinstance(self.head, encode_chat.Head):
+        if self._ending is None and isinstance(self.head, encode_chat.Head):
             self._sse_error(error, {})
         else:
             super().end_stream(error)

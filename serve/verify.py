@@ -52,8 +52,10 @@ def _verdict(end: Finished, names: dict[int, str], ended: set[int], check: Struc
             return Failed(FailKind.TOOL_CALL, message, end.usage)
         if end.reason == "tool_calls" and not names:
             return Failed(FailKind.PROTOCOL, "the engine said 'tool_calls' but made no tool call", end.usage)
+        if names and (end.reason == "tool_calls" or end.raw):  # what passes has its own word
+            return end
         if names:
-            return end if end.reason == "tool_calls" else Finished("tool_calls", end.usage, end.stop_sequence)
+            return Finished("tool_calls", end.usage, end.stop_sequence)
         if check is not None and (reason := check.verdict("stop")) is not None:
             return Failed(FailKind.STRUCTURED, reason, end.usage)
         return end

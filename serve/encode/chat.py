@@ -93,11 +93,11 @@ def failure_ending(head: Head, error: ErrorObject, usage: Usage | None, closed: 
     sent in one write."""
     wire_usage = None if usage is None else outcomes.usage_object(usage)
     parts = [sse.data({"error": error})]
-    for index in range(head.choices):
-        if index not in closed:
-            closing = error_chunk(head, error, wire_usage)
-            closing["choices"][0]["index"] = index
-            parts.append(sse.data(closing))
+    still_open = [index for index in range(head.choices) if index not in closed]
+    for index in still_open:
+        closing = error_chunk(head, error, wire_usage if index == still_open[-1] else None)
+        closing["choices"][0]["index"] = index
+        parts.append(sse.data(closing))
     if head.include_usage and wire_usage is not None:
         parts.append(sse.data(usage_chunk(head, wire_usage)))
     return b"".join((*parts, sse.DONE))
@@ -129,45 +129,75 @@ def piece_chunk(head: Head, event: Event) -> ChatChunk | None:
 
 
 def stream(events: Iterable[Event], head: Head) -> Iterator[sse.Frame]:
-    """One frame per event; the last one holds the whole ending. What an upstream said in this API passes as it came,
-    and what has to be added takes its id, time and model."""
-    begun = False
-    closed: set[int] = set()
-    for event in events:
-        if isinstance(event, Passed):
-            if event.raw and not begun:
-                begun, head = True, _head_of(event.raw, head)
-            closed.update(event.finished)
-            yield sse.Frame(event.raw)
-            continue
-        if isinstance(event, Finished | Failed | Cancelled):
-            yield sse.Frame(_ending(head, event, begun, closed), last=True)
-            return
+    """One frame per event; the last one holds the whole ending."""
+    return ChatStream(head).frames(events)
+
+
+class ChatStream:
+    """One stream. What an upstream said in this API passes as it came, and what has to be added takes the id, time and
+    model of the last that passed. Not thread-safe."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._begun = False
+        self._passed = b""
+        self._held = b""
+        self._closed: set[int] = set()
+
+    def frames(self, events: Iterable[Event]) -> Iterator[sse.Frame]:
+        """One frame per event; the last one holds the whole ending."""
+        for event in events:
+            if isinstance(event, Passed):
+                self._passed = event.raw or self._passed
+                self._held += event.held
+                self._begun = self._begun or bool(event.raw)
+                self._closed.update(event.finished)
+                yield sse.Frame(event.raw)
+            elif isinstance(event, Finished | Failed | Cancelled):
+                yield sse.Frame(self._ending(event), last=True)
+                return
+            else:
+                yield sse.Frame(self._anew(event))
+
+    def fault_ending(self, error: BaseException) -> bytes:
+        """The ending of a stream that a fault of ours broke off."""
+        return self._failure(outcomes.stream_error_of(error), None)
+
+    def _anew(self, event: Event) -> bytes:
+        head = _head_of(self._passed, self._head)
         made = piece_chunk(head, event)
         data = b"" if made is None else sse.data(made)
-        if not begun and (data or (isinstance(event, Accepted) and not head.passes)):
-            begun = True
+        if not self._begun and (data or (isinstance(event, Accepted) and not head.passes)):
+            self._begun = True
             data = sse.data(first_chunk(head)) + data
-        yield sse.Frame(data)
+        return data
+
+    def _ending(self, terminal: Terminal) -> bytes:
+        if isinstance(terminal, Failed | Cancelled):
+            return self._failure(outcomes.stream_error(terminal), terminal.usage)
+        if terminal.raw:
+            return terminal.raw
+        head = _head_of(self._held or self._passed, self._head)
+        parts = [self._held] if self._begun or self._held else [sse.data(first_chunk(head))]
+        parts.append(sse.data(chunk(head, {}, outcomes.chat_finish_reason(terminal))))
+        if head.include_usage:
+            parts.append(sse.data(usage_chunk(head, outcomes.usage_object(terminal.usage or Usage()))))
+        return b"".join((*parts, sse.DONE))
+
+    def _failure(self, error: ErrorObject, usage: Usage | None) -> bytes:
+        """What the upstream's own ending said besides is not lost."""
+        head = _head_of(self._held or self._passed, self._head)
+        return self._held + failure_ending(head, error, usage, self._closed)
 
 
-def _head_of(raw: bytes, head: Head) -> Head:
-    """The head of a stream that began with this event of an upstream."""
-    chunk = cast("dict[str, object]", json.loads(raw.partition(b"\n")[0].removeprefix(b"data: ")))
+def _head_of(passed: bytes, head: Head) -> Head:
+    """The head of what is added after these events of an upstream, whose last one is a chunk (b"": none passed)."""
+    if not passed:
+        return head
+    last = passed[:-2].rpartition(b"\n\n")[2]
+    chunk = cast("dict[str, object]", json.loads(last.removeprefix(b"data: ")))
     id_, created, model = chunk["id"], chunk["created"], chunk["model"]
     return replace(head, id=cast("str", id_), created=cast("int", created), model=cast("str", model))
-
-
-def _ending(head: Head, terminal: Terminal, begun: bool, closed: Collection[int]) -> bytes:
-    if isinstance(terminal, Failed | Cancelled):
-        return failure_ending(head, outcomes.stream_error(terminal), terminal.usage, closed)
-    if terminal.raw:
-        return terminal.raw
-    parts = [] if begun else [sse.data(first_chunk(head))]
-    parts.append(sse.data(chunk(head, {}, outcomes.chat_finish_reason(terminal))))
-    if head.include_usage:
-        parts.append(sse.data(usage_chunk(head, outcomes.usage_object(terminal.usage or Usage()))))
-    return b"".join((*parts, sse.DONE))
 
 
 @dataclass(slots=True)

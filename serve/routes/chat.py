@@ -54,8 +54,9 @@ def create(http: Exchange) -> None:
             return
         answer = _chained(first, events) if run is None else run.watched(first, events)
         if request.stream:
-            http.open_stream(head, more=first.headers if isinstance(first, Accepted) else ())
-            http.send_frames(chat.stream(answer, head), peer, http.svc.limits.heartbeat_s)
+            encoder = chat.ChatStream(head)
+            http.open_stream(head, encoder.fault_ending, first.headers if isinstance(first, Accepted) else ())
+            http.send_frames(encoder.frames(answer), peer, http.svc.limits.heartbeat_s)
         else:
             _body(http, http.watched(answer, peer), head)
 

@@ -141,9 +141,10 @@ def test_an_error_in_the_stream_is_a_failure_with_its_message(form: str, before:
         )
 
 
+@pytest.mark.parametrize("marker", [b"", DONE])
 @pytest.mark.parametrize("form", ERRORS)
-def test_an_error_after_the_finish_word_is_a_failure_too(form: str) -> None:
-    data = chunks(*HELLO, delta("stop")) + ERRORS[form][0]
+def test_an_error_after_the_finish_word_or_the_end_marker_is_a_failure_too(form: str, marker: bytes) -> None:
+    data = chunks(*HELLO, delta("stop")) + marker + ERRORS[form][0]
     assert failure_of(data).message == "the upstream failed: out of memory"
     assert cut(data)[-1] == end_of(data)
 
@@ -171,6 +172,26 @@ def test_a_broken_stream_is_a_failure_that_says_how(name: str) -> None:
     assert message in failed.message
     assert len(failed.message) < 300
     assert read(data, 1)[-1] == failed
+
+
+def test_the_end_marker_is_no_terminal_before_the_end_of_the_body() -> None:
+    chat = reader()
+    events, alive = chat.feed(chunks(*HELLO, delta("stop")) + DONE)
+    assert (events, alive) == ([Text("Hel"), Text("lo")], True)
+    assert (chat.terminal, chat.done_seen, chat.reason) == (None, True, "stop")
+    assert chat.end() == [Finished("stop", Usage(0, 2))]
+
+
+def test_an_end_marker_without_a_good_finish_word_is_a_failure_at_once() -> None:
+    for before in (HELLO, [*HELLO, delta("abort")], [delta(tool_calls=[{"index": 0}]), delta("stop")]):
+        chat = reader()
+        assert isinstance(chat.feed(chunks(*before) + DONE)[0][-1], Failed)
+        assert not chat.done_seen
+
+
+@pytest.mark.parametrize("data", [b"data: \n\n", b"data: : ping\n\n", b": ping\n\n", b"retry: 5\n\n"])
+def test_comments_in_any_form_are_no_sign_of_life(data: bytes) -> None:
+    assert reader().feed(data) == ([], False)
 
 
 def test_nothing_is_read_after_a_failure() -> None:

@@ -59,7 +59,10 @@ WHOLE: dict[str, tuple[bytes, list[Event]]] = {
         chunks(*HELLO, delta("stop")) + b"data: [DONE]",
         [Text("Hel"), Text("lo"), Finished("stop", Usage(0, 2))],
     ),
-    "after the end marker": (chunks(delta("stop")) + DONE + chunks({"error": "late"}), [Finished("stop", Usage())]),
+    "after the end marker": (
+        chunks(delta("stop")) + DONE + b": bye\n\n" + chunks(USAGE_CHUNK) + DONE,
+        [Finished("stop", Usage(7, 2))],
+    ),
     "empty answer": (chunks(delta("stop")) + DONE, [Finished("stop", Usage())]),
     "reasoning": (
         chunks(delta(reasoning_content="hm"), delta(reasoning="m"), delta(content="x"), delta("stop")) + DONE,
@@ -237,6 +240,9 @@ BROKEN: dict[str, tuple[bytes, FailKind, str]] = {
     "tool calls no list": (chunks(delta(tool_calls={"a": 1})), FailKind.PROTOCOL, "tool_calls is not a list"),
     "finish no string": (
         chunks({"choices": [{"finish_reason": 7}]}), FailKind.PROTOCOL, "finish_reason is not a string"),
+    "text after the end marker": (
+        chunks(*HELLO, delta("stop")) + DONE + chunks(delta(content="x")),
+        FailKind.PROTOCOL, "more of the answer came after finish_reason"),
     "text after the finish": (
         chunks(delta("stop"), delta(content="x")), FailKind.PROTOCOL, "more of the answer came after finish_reason"),
     "call after the finish": (
