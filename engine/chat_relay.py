@@ -251,14 +251,14 @@ class ChatRelay:
             out = b"data: " + json_bytes(right) + b"\n\n"
         elif self._open and len(self._readers) == 1:
             self._learn(raw, chunk)
+        shown = tuple(p for p in pieces if self._plan.pieces or not isinstance(p, Text | Reasoning))
         if not self._open and all(reader.reason is not None for reader in self._readers):
             self._ending.append(out)
             if any(made.values()):
-                events.append(Passed(b"", tuple(pieces), held=_unfinished(right)))
+                events.append(Passed(b"", shown, held=_unfinished(right)))
             return
-        shown = pieces if self._plan.pieces else [p for p in pieces if not isinstance(p, Text | Reasoning)]
         closed = tuple(index for index in ended if self._readers[index].reason is not None)
-        events.append(Passed(out, tuple(shown), closed))
+        events.append(Passed(out, shown, closed))
 
     def _learn(self, raw: bytes, chunk: Json) -> None:
         """What follows may be like this chunk, which passes as it came; in some streams it never is."""

@@ -39,6 +39,9 @@ class Shape:
     usage: bool = False
 
 
+NOTHING = Shape(b"")
+
+
 def chunk(
     delta: Mapping[str, object] | None,
     finish: Any = None,
@@ -197,7 +200,7 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def relay(shape: Shape = Shape(b""), identity: Identity = IDENTITY, **options: Any) -> ChatRelay:
+def relay(shape: Shape = NOTHING, identity: Identity = IDENTITY, **options: Any) -> ChatRelay:
     numbers = count()
     plan = RelayPlan("stream", identity, choices=shape.choices, usage=shape.usage)
     return ChatRelay(lambda: f"call_new{next(numbers)}", "the upstream", replace(plan, **options))
@@ -219,11 +222,11 @@ def passed(parts: Iterable[bytes], through: ChatRelay, cut: bool = False) -> lis
 
 def on_the_wire(events: Iterable[Event]) -> bytes:
     """What a client gets of a stream that ends well."""
-    raw = b""
+    raw: list[bytes] = []
     for event in events:
         assert isinstance(event, Passed | Finished | PIECES), event
-        raw += event.raw if isinstance(event, Passed | Finished) else b""
-    return raw
+        raw.append(event.raw if isinstance(event, Passed | Finished) else b"")
+    return b"".join(raw)
 
 
 def pieces_of(events: Iterable[Event]) -> list[Piece]:
