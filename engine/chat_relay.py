@@ -83,7 +83,9 @@ class ChatRelay:
         self._passage: Passage | None = None
         self._unused = 0
         self._open = set(range(plan.choices))
+        self._closed: set[int] = set()  # choices whose end is out
         self._ending: list[bytes] = []
+        self._told: tuple[Json, bytes, int | None] | None = None  # the chunk of counts, and its place in the ending
         self._usage_told = False
         self._alive = False
 
@@ -160,6 +162,7 @@ class ChatRelay:
         else:
             self._alive = self._alive or isinstance(item, SseEvent)
             self._take(self._readers[0].items([item]), events)
+            self._hold_to_words(events)
 
     # --- one chunk -----------------------------------------------------------------------------------
 
@@ -193,6 +196,7 @@ class ChatRelay:
             return
         self._passage = None
         made = self._read(chunk, choices, events)
+        self._hold_to_words(events)
         if self.terminal is not None:
             return
         if self._plan.hide_progress and "prompt_progress" in chunk and not (any(made.values()) or _ends(choices)):
@@ -241,7 +245,6 @@ class ChatRelay:
         ended = [index for index in sorted(self._open) if self._readers[index].finish_seen]
         self._open.difference_update(ended)
         pieces = cast("list[Piece]", made[0])
-        self._usage_told = self._usage_told or bool(right.get("usage") and not self._open)
         if self._body is not None:
             self._body.add(right)
             events += pieces
@@ -251,6 +254,10 @@ class ChatRelay:
             out = b"data: " + json_bytes(right) + b"\n\n"
         elif self._open and len(self._readers) == 1:
             self._learn(raw, chunk)
+        if right.get("usage") and not right["choices"]:
+            self._told = right, out, None if self._open else len(self._ending)  # the last one counts
+            return
+        self._usage_told = self._usage_told or bool(right.get("usage") and not self._open)
         shown = tuple(p for p in pieces if self._plan.pieces or not isinstance(p, Text | Reasoning))
         if not self._open and all(reader.reason is not None for reader in self._readers):
             self._ending.append(out)
@@ -258,7 +265,13 @@ class ChatRelay:
                 events.append(Passed(b"", shown, held=_unfinished(right)))
             return
         closed = tuple(index for index in ended if self._readers[index].reason is not None)
+        self._closed.update(closed)
         events.append(Passed(out, shown, closed))
+
+    def _hold_to_words(self, events: list[Event]) -> None:
+        """A choice whose end is out and is not true any more fails the answer while another one is open to tell it."""
+        if self.terminal is None and any(self._readers[index].reason is None for index in self._closed):
+            self._conclude(events)
 
     def _learn(self, raw: bytes, chunk: Json) -> None:
         """What follows may be like this chunk, which passes as it came; in some streams it never is."""
@@ -370,10 +383,15 @@ class ChatRelay:
     def _raw(self) -> bytes:
         if self._body is not None:
             return self._body.json(self.usage)
-        ending = self._ending
-        if self._plan.usage and not self._usage_told:
-            chunk: Json = {**self._repair.head, "choices": list[object](), "usage": usage_json(self.usage)}
-            ending = [*ending, b"data: " + json_bytes(chunk) + b"\n\n"]
+        ending, head = [*self._ending], self._repair.head
+        if self._told is not None:
+            chunk, out, at = self._told
+            if chunk["id"] != head["id"]:  # it came before the stream had one
+                out = b"data: " + json_bytes({**chunk, **head}) + b"\n\n"
+            ending.insert(len(ending) if at is None else at, out)
+        elif self._plan.usage and not self._usage_told:
+            chunk = {**head, "choices": list[object](), "usage": usage_json(self.usage)}
+            ending.append(b"data: " + json_bytes(chunk) + b"\n\n")
         return b"".join((*ending, _DONE_EVENT))
 
     def _take(self, read: Sequence[Event], events: list[Event]) -> None:

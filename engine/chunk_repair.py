@@ -35,8 +35,9 @@ class Identity:
 
 @dataclass(slots=True)
 class _Out:
-    """How much of a call is out: its name, and how many pieces of its arguments."""
+    """How much of a call is out: under which index, its name, and how many pieces of its arguments."""
 
+    index: int
     name: str
     pieces: int
 
@@ -239,7 +240,8 @@ class ChunkRepair:
         for call, entry in zip(given, entries, strict=True):
             if not _is_right(call, entry, out):
                 return False
-            out[entry.call.index] = _Out(entry.call.name, len(entry.call.arguments))
+            at = out[entry.call.index].index if entry.call.index in out else len(out)
+            out[entry.call.index] = _Out(at, entry.call.name, len(entry.call.arguments))
         self._choices[index].calls = out
         return True
 
@@ -252,9 +254,9 @@ class ChunkRepair:
             if call.index in out:
                 made += _more(call, out[call.index])
                 continue
-            out[call.index] = _Out(call.name, len(call.arguments))
+            told = out[call.index] = _Out(len(out), call.name, len(call.arguments))
             function = {"name": call.name, "arguments": "".join(call.arguments)}
-            made.append({"index": call.index, "id": call.id, "type": "function", "function": function})
+            made.append({"index": told.index, "id": call.id, "type": "function", "function": function})
         return made
 
 
@@ -266,20 +268,23 @@ def _more(call: Call, out: _Out) -> list[Json]:
     if len(call.arguments) > out.pieces:
         function["arguments"] = "".join(call.arguments[out.pieces :])
     out.name, out.pieces = call.name, len(call.arguments)
-    return [{"index": call.index, "function": function}] if function else []
+    return [{"index": out.index, "function": function}] if function else []
 
 
 def _is_right(call: Json, entry: Entry, out: Mapping[int, _Out]) -> bool:
     """Whether an entry says no more and no less than what was read of it."""
     index, id_, function = call.get("index"), call.get("id"), call.get("function")
-    if not isinstance(index, int) or isinstance(index, bool) or index != entry.call.index:
+    if not isinstance(index, int) or isinstance(index, bool):
         return False
+    told = out.get(entry.call.index)
     spoken: Json = cast("Json", function) if isinstance(function, dict) else {}
     name, arguments = spoken.get("name"), spoken.get("arguments")
+    if told is not None:
+        return index == told.index and not id_ and (name or "") == entry.name and isinstance(arguments, str | None)
     if entry.begins:
         whole = isinstance(arguments, str) and isinstance(name, str) and bool(name) and name == entry.name
         return whole and index == len(out) and bool(id_) and id_ == entry.call.id and call.get("type") == "function"
-    return index in out and not id_ and (name or "") == entry.name and isinstance(arguments, str | None)
+    return False
 
 
 def _is_call_right(given: Json, call: Call) -> bool:

@@ -164,7 +164,9 @@ class ChatStream:
         return self._failure(outcomes.stream_error_of(error), None)
 
     def _anew(self, event: Event) -> bytes:
-        head = _head_of(self._passed, self._head)
+        head = self._head
+        if self._passed and isinstance(event, Text | Reasoning | ToolCallStart | ToolCallArgs):
+            head = _head_of(self._passed, head)
         made = piece_chunk(head, event)
         data = b"" if made is None else sse.data(made)
         if not self._begun and (data or (isinstance(event, Accepted) and not head.passes)):

@@ -11,6 +11,7 @@ from engine.events import (
     EngineEvent,
     Event,
     Finished,
+    Passed,
     Progress,
     Reasoning,
     Terminal,
@@ -139,7 +140,7 @@ def said(happened: Iterable[Event]) -> Said:
             case Accepted() | Progress() | Tick():
                 continue
             case _:
-                assert not isinstance(event, Token), "token ids stay inside"
+                assert not isinstance(event, Token | Passed), "token ids stay inside, and nothing passes"
                 terminal = event
                 continue
         if not order or order[-1] != type(event).__name__:
