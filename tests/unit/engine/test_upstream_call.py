@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import threading
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from engine.api import Cancel
+from engine.api import Cancel, ChatRequest
 from engine.events import (
     Accepted,
     Cancelled,
@@ -16,6 +18,7 @@ from engine.events import (
     Failed,
     FailKind,
     Finished,
+    Passed,
     Text,
     Tick,
     UpstreamError,
@@ -41,6 +44,7 @@ from tests.unit.engine.chats import (
     ANSWER,
     ASK,
     HELLO,
+    STOP,
     WHOLE,
     cut_after,
     events_of,
@@ -190,6 +194,118 @@ def test_an_endless_event_is_a_failure() -> None:
     failed = failure_of(script)
     assert failed.kind is FailKind.PROTOCOL
     assert "longer than" in failed.message
+
+
+# --- what passes --------------------------------------------------------------------------------------
+
+STREAM = replace(ASK, form="stream")
+
+
+def passing(script: Script, request: ChatRequest = STREAM, **options: object) -> list[EngineEvent]:
+    with ScriptedUpstream(script) as upstream:
+        return events_of(UpstreamEngine(upstream.url, **options), request)  # type: ignore[arg-type] - the engine's own
+
+
+def wire_of(events: list[EngineEvent]) -> bytes:
+    return b"".join(item.raw for item in events if isinstance(item, Passed | Finished))
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+def test_a_stream_passes_byte_for_byte(coding: str) -> None:
+    pieces = WHOLE if coding == "identity" else [gzip.compress(b"".join(WHOLE))]
+    events = passing(stream(*pieces, content_encoding=coding))
+    assert wire_of(events) == b"".join(WHOLE)
+    assert events[0] == Accepted()
+    assert isinstance(events[-1], Finished)
+    assert events[-1].usage == Usage(0, 2)
+
+
+def test_a_whole_body_is_made_of_a_stream() -> None:
+    (*_, end) = passing(stream(*WHOLE), replace(ASK, form="whole"))
+    assert isinstance(end, Finished)
+    body = json.loads(end.raw)
+    assert (body["object"], body["choices"][0]["message"]["content"]) == ("chat.completion", "Hello")
+
+
+def test_only_who_gets_the_stream_itself_decides_about_its_counts() -> None:
+    options = {"stream_options": {"include_usage": False}}
+    asked: list[object] = []
+    with ScriptedUpstream(stream(*WHOLE)) as upstream:
+        for form in ("stream", "whole", "pieces"):
+            request = ChatRequest({**ASK.body, **options}, form=form)
+            events_of(UpstreamEngine(upstream.url, kind="llama"), request)
+            sent = upstream.requests[-1].json
+            asked.append((sent["stream"], sent["stream_options"], "timings_per_token" in sent, sent["return_progress"]))
+    assert asked == [(True, {"include_usage": form > 0}, form > 0, True) for form in range(3)]
+
+
+def test_a_stream_that_is_called_json_is_a_stream() -> None:
+    events = passing(lambda peer: peer.send(answer(b"".join(WHOLE))))
+    assert wire_of(events) == b"".join(WHOLE)
+    assert run(lambda peer: peer.send(answer(b"".join(WHOLE)))) == ANSWER
+
+
+def test_the_headers_that_a_client_should_see_come_with_the_first_event() -> None:
+    headers = {"x_request_id": "r7", "x_ratelimit_remaining_requests": "3", "openai_processing_ms": "5", "server": "s"}
+    events = passing(stream(*WHOLE, **headers))
+    expected = (("x-request-id", "r7"), ("x-ratelimit-remaining-requests", "3"), ("openai-processing-ms", "5"))
+    assert events[0] == Accepted(expected)
+    (failed,) = passing(lambda peer: peer.send(answer(b"{}", 429, retry_after="9", x_ratelimit_reset="1")))
+    assert isinstance(failed, Failed)
+    assert failed.upstream == UpstreamError(429, retry_after="9", headers=(("x-ratelimit-reset", "1"),))
+
+
+# --- after the end marker -----------------------------------------------------------------------------
+
+LATE = event({"error": {"message": "late"}})
+
+
+@pytest.mark.parametrize("request_", [ASK, STREAM], ids=["pieces", "stream"])
+@pytest.mark.parametrize("together", [True, False])
+def test_an_error_after_the_end_marker_is_a_failure_if_it_comes_before_the_end_of_the_body(
+    request_: ChatRequest, together: bool
+) -> None:
+    pieces = [*HELLO, STOP, b"".join([DONE, LATE])] if together else [*HELLO, STOP, DONE, LATE]
+    events = passing(stream(*pieces), request_)
+    assert events[-1] == Failed(FailKind.DIED, "the upstream failed: late", Usage(0, 2), UpstreamError(200))
+    assert b"stop" not in wire_of(events)
+
+
+@pytest.mark.parametrize("request_", [ASK, STREAM], ids=["pieces", "stream"])
+@pytest.mark.parametrize("after", [b"", b": ping\n\n", b"data: \n\n"])
+def test_nobody_waits_long_for_the_end_of_the_body_after_the_end_marker(request_: ChatRequest, after: bytes) -> None:
+    def script(peer: Peer) -> None:
+        peer.send(sse_head())
+        peer.send_chunks(*WHOLE)
+        while after and not peer.gone.wait(0.02):
+            peer.send(chunk(after))  # until the client leaves, which ends the script
+        assert peer.wait_gone()
+
+    events = passing(script, request_)
+    assert isinstance(events[-1], Finished)
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+def test_a_body_that_is_cut_after_the_end_marker_is_whole_all_the_same(how: str) -> None:
+    sent, cue = threading.Event(), threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.send(sse_head())
+        peer.send_chunks(*WHOLE)
+        sent.set()
+        peer.wait(cue)
+        if how == "reset":
+            peer.reset()
+
+    events: list[EngineEvent] = []
+    all_sent = False
+    with ScriptedUpstream(script) as upstream:
+        for item in UpstreamEngine(upstream.url).stream(STREAM, Cancel()):
+            events.append(item)
+            if all_sent:  # and by now read: a reset may overtake what was sent before it
+                cue.set()
+            all_sent = sent.is_set()
+    assert wire_of(events) == b"".join(WHOLE)
 
 
 # --- silence ------------------------------------------------------------------------------------------

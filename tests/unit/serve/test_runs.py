@@ -11,7 +11,20 @@ from pathlib import Path
 import pytest
 
 from engine.api import Cancel
-from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Finished, Text, Tick, Usage
+from engine.events import (
+    Accepted,
+    Cancelled,
+    Event,
+    Failed,
+    FailKind,
+    Finished,
+    Passed,
+    Progress,
+    Text,
+    Tick,
+    ToolCallStart,
+    Usage,
+)
 from engine.terminal import sealed
 from serve.entries import Beat, Ended, Entry
 from serve.runs import Run, Runs, new_id
@@ -113,6 +126,36 @@ def test_an_answer_is_read_the_same_while_it_is_made_and_later(runs: Runs) -> No
     assert kept.ended
     assert (kept.record, kept.entries) == (run.record, made)
     assert [entry for entry in runs.follow(run.record.id) if not isinstance(entry, Tick)] == made
+
+
+def test_what_passes_is_kept_as_what_it_says_and_goes_on_as_it_came(runs: Runs) -> None:
+    call = ToolCallStart(0, "call_1", "add")
+    given: list[Event] = [
+        Accepted((("x-request-id", "7"),)),
+        Progress(1, 2),
+        Passed(b"1", (Text("a"), Text("b"))),
+        Passed(b"2"),
+        Tick(),
+        Passed(b"", (call,), held=b"3"),
+        Finished("stop", Usage(1, 2), raw=b"theirs"),
+    ]
+    run = runs.new(record(), Cancel())
+    run.begin()
+    events = answer(run, *given)
+    with closing(events):
+        assert list(run.watched(next(events), events)) == given
+    kept = runs.load(run.record.id)
+    assert kept is not None
+    assert kept.entries[:-1] == [Accepted(), Text("a"), Text("b"), call]
+    assert ended(kept.entries).terminal == Finished("stop", Usage(1, 2))
+
+
+def test_what_passes_is_watched_without_being_kept(runs: Runs) -> None:
+    run = Runs().new(record(), Cancel())
+    events = answer(run, Accepted(), Passed(b"1", (Text("a"),)), Finished("stop", raw=b"theirs"))
+    with closing(events):
+        assert len(list(run.watched(next(events), events))) == 3
+    assert runs.load(run.record.id) is None
 
 
 def test_without_begin_or_without_a_store_nothing_is_kept(runs: Runs) -> None:

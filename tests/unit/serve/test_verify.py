@@ -8,6 +8,7 @@ from engine.events import (
     Failed,
     FailKind,
     Finished,
+    Passed,
     Terminal,
     Text,
     ToolCallArgs,
@@ -80,3 +81,29 @@ def test_a_schema_is_for_the_answer_not_for_calls() -> None:
 @pytest.mark.parametrize("terminal", [Failed(FailKind.DIED, "gone"), Cancelled("client")])
 def test_other_terminals_pass(terminal: Terminal) -> None:
     assert ending(OPEN, terminal, SCHEMA) == terminal
+
+
+PASSES: list[Event] = [Passed(b"1", (ToolCallStart(0, "call_1", "add"),)), Passed(b"2", (ToolCallArgs(0, "{}"),))]
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+def test_a_call_that_passes_needs_its_end_too(reason: str) -> None:
+    end = Finished(reason, USAGE, raw=b"theirs")  # type: ignore[arg-type]  # the literal's values
+    failed = ending(PASSES, end)
+    assert isinstance(failed, Failed)
+    assert (failed.kind, failed.usage) == (FailKind.TOOL_CALL, USAGE)
+    assert ending([*PASSES, ToolCallEnd(0)], end) is end, "what passes keeps its own word"
+    assert ending([*PASSES, Passed(b"", (ToolCallEnd(0),))], end) is end
+
+
+def test_tool_calls_without_a_call_is_no_success_where_it_passes_either() -> None:
+    failed = ending([Passed(b"1", (Text("x"),))], Finished("tool_calls", USAGE, raw=b"theirs"))
+    assert isinstance(failed, Failed)
+    assert failed.kind is FailKind.PROTOCOL
+
+
+@pytest.mark.parametrize(("text", "good"), [('{"a": 1}', True), ('{"b": 1}', False), ('{"a": 1', False)])
+def test_a_structured_answer_that_passes_is_checked(text: str, good: bool) -> None:
+    passes: list[Event] = [Passed(b"1", (Text(text[:3]),)), Passed(b"", (Text(text[3:]),), held=b"2")]
+    end = Finished("stop", USAGE, raw=b"theirs")
+    assert (ending(passes, end, SCHEMA) is end) is good
