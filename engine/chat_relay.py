@@ -83,6 +83,7 @@ class ChatRelay:
         self._passage: Passage | None = None
         self._unused = 0
         self._open = set(range(plan.choices))
+        self._unheard = set(range(plan.choices))  # choices that were not mentioned yet
         self._closed: set[int] = set()  # choices whose end is out
         self._ending: list[bytes] = []
         self._told: tuple[Json, bytes, int | None] | None = None  # the chunk of counts, and its place in the ending
@@ -209,6 +210,7 @@ class ChatRelay:
         """What each choice says in this chunk."""
         made: dict[int, list[Event]] = {}
         rest = chunk
+        self._unheard.difference_update(index for index, _ in choices)
         if choices and (len(choices) > 1 or choices[0][0] != 0):
             rest = {**chunk, "choices": [choice for index, choice in choices if index == 0]}
         for index, reader in enumerate(self._readers):
@@ -313,6 +315,7 @@ class ChatRelay:
             self._take(self._readers[0].broken(str(error)), events)
             return events
         if self.terminal is None:
+            self._let_off_unheard()
             self._conclude(events)
         if self._body is None or not isinstance(self.terminal, Finished):
             return events
@@ -350,9 +353,20 @@ class ChatRelay:
 
     def _done(self, events: list[Event]) -> None:
         """The end marker: a failure now, or a success at the end of the body."""
-        self.done_seen = all(reader.reason is not None for reader in self._readers)
+        self._let_off_unheard()
+        self.done_seen = not self._open and all(reader.reason is not None for reader in self._heard())
         if not self.done_seen:
             self._conclude(events)
+
+    def _let_off_unheard(self) -> None:
+        """The upstream is done. Choices that it never mentioned are none that it left open: some servers make only one,
+        whatever `n` says."""
+        if 0 not in self._unheard:
+            self._open -= self._unheard
+
+    def _heard(self) -> list[ChatReader]:
+        """The readers of the choices that must have an end."""
+        return [reader for i, reader in enumerate(self._readers) if i in self._open or i not in self._unheard]
 
     def _conclude(self, events: list[Event]) -> None:
         """The upstream is done: each choice must have its end, and a whole one."""
@@ -371,7 +385,7 @@ class ChatRelay:
             events.append(Passed(b"", tuple(pieces)))
         else:
             events += pieces
-        terminals = [cast("Finished | Failed", reader.terminal) for reader in self._readers]
+        terminals = [cast("Finished | Failed", reader.terminal) for reader in self._heard()]
         failed = next((terminal for terminal in terminals if isinstance(terminal, Failed)), None)
         if failed is not None:
             self._end(replace(failed, usage=self.usage), events)

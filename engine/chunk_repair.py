@@ -140,7 +140,7 @@ class ChunkRepair:
         if body.get("object") != "chat.completion" or not body.get("usage"):
             return False
         choices = cast("Sequence[Json]", body["choices"])
-        if len(choices) != len(self._readers):
+        if len(choices) > len(self._readers):
             return False
         return all(self._is_choice_right(index, choice) for index, choice in enumerate(choices))
 

@@ -176,10 +176,13 @@ class Exchange(BaseHTTPRequestHandler):
     def passed_headers(self) -> dict[str, str]:
         """The request's headers that an upstream should see. The key is passed on unless it is ours."""
         own_key = bool(self.svc.access.api_key)
+        options = ",".join(self.headers.get_all("Connection", [])).lower().split(",")
+        here = {option.strip() for option in options}  # RFC 9110 §7.6.1: headers for this connection alone
         return {
             name: value
             for name, value in self.headers.items()
-            if PASSED.fullmatch(name) or (name.lower() == "authorization" and not own_key)
+            if name.lower() not in here
+            and (PASSED.fullmatch(name) or (name.lower() == "authorization" and not own_key))
         }
 
     def read_json(self) -> dict[str, object]:

@@ -318,7 +318,8 @@ SENT = (
     "traceparent: 00-1",
     "X-Api-Key: secret",
     "X-Forwarded-For: 10.0.0.1",
-    "Connection: keep-alive",
+    "Connection: keep-alive, X-Hop",
+    "X-Hop: 1",
     "Keep-Alive: 5",
     "TE: trailers",
     "Cookie: a=b",
@@ -331,7 +332,7 @@ PASSED = {
     "openai-organization": "org",
     "traceparent": "00-1",
 }
-GONE = {"x-api-key", "x-forwarded-for", "keep-alive", "te", "cookie", "proxy-authorization"}
+GONE = {"x-hop", "x-api-key", "x-forwarded-for", "keep-alive", "te", "cookie", "proxy-authorization"}
 
 
 def test_headers_of_a_client_that_matter_reach_the_upstream(front: Gateway) -> None:

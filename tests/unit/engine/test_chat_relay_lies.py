@@ -9,7 +9,7 @@ import pytest
 
 from engine.events import Event, Failed, FailKind, Finished, Passed, Text, ToolCallArgs, UpstreamError, Usage
 from tests.scripted_upstream import DONE, delta, event
-from tests.unit.engine.passing_shapes import IDENTITY, Shape, chunk, passed, pieces_of, read, relay
+from tests.unit.engine.passing_shapes import IDENTITY, Shape, chunk, on_the_wire, passed, pieces_of, read, relay
 from tests.unit.engine.wire_shapes import BROKEN, ERRORS, HELLO, WHOLE, chunks, tool
 
 HEAD: dict[str, Any] = {"id": "c9", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -206,6 +206,21 @@ def test_a_choice_without_an_end_fails_and_the_other_keeps_its_own(missing: int,
     assert closed_in(events) == [other]
     name = "the upstream" + (" (choice 1)" if missing else "")
     assert failure(events) == Failed(FailKind.DIED, f"{name} ended the stream without a finish_reason", Usage(0, 2))
+
+
+def test_a_server_that_makes_one_choice_whatever_is_asked_for_lies_about_nothing() -> None:
+    data = chunks(*HELLO, delta("stop")) + DONE
+    events = passed([data], relay(TWO))
+    assert on_the_wire(events) == data
+    failed = passed([chunks(*HELLO, delta("stop"))], relay(TWO))[-1]
+    assert isinstance(failed, Failed), "it did not say that this is all"
+    assert isinstance(passed([data, event({"error": "late"})], relay(TWO))[-1], Failed)
+    other = b"".join(last(word, 1) for word in (None, "stop")) + DONE
+    assert isinstance(passed([other], relay(TWO))[-1], Failed), "the first one is missing"
+    for form in ("stream", "whole"):
+        assert isinstance(whole(COMPLETION, TWO, form=form)[-1], Finished)
+    raw = json.dumps(COMPLETION).encode()
+    assert whole(raw, TWO, form="whole")[-1].raw == raw  # type: ignore[union-attr] - finished
 
 
 def test_the_end_of_the_last_choice_is_held_until_the_end() -> None:
