@@ -284,6 +284,22 @@ def test_a_response_that_is_not_there_or_not_ended_cannot_be_gone_on_from(server
     in_order(prompt, "run on", "On and", "and now?")
 
 
+def test_a_conversation_with_a_turn_that_is_not_kept_cannot_be_gone_on(server: ServerProcess) -> None:
+    first = streamed(server.port, request("turn one")).response
+    second, _ = follow_up(server, first["id"], "turn two")
+    unkept = respond(server.port, request("turn three", previous_response_id=second["id"], store=False, stream=False))
+    assert (unkept.status, unkept.json["store"]) == (200, False)
+    in_order(last_prompt(server), "turn one", "turn two", "turn three")
+    with Connection(server.port) as connection:
+        connection.send(f"DELETE {ROUTE}/{first['id']} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert connection.answer().status == 200
+    for previous, missing in ((unkept.json["id"], unkept.json["id"]), (second["id"], first["id"])):
+        answer = respond(server.port, request(previous_response_id=previous))
+        error = answer.json["error"]
+        assert (answer.status, error["code"]) == (400, "previous_response_not_found")
+        assert missing in error["message"]
+
+
 def test_a_chat_completion_is_no_response_to_go_on_from(server: ServerProcess) -> None:
     with Connection(server.port) as connection:
         connection.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "store": True})
