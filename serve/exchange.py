@@ -41,6 +41,10 @@ class ClientGone(Exception):
     """The client's connection is broken."""
 
 
+class Unfinished(Exception):
+    """No true ending is known for an open stream: its connection breaks without the final chunk."""
+
+
 Action: TypeAlias = Callable[..., None]
 """Answers one exchange: called with the exchange, and the parts of the path in braces by their names."""
 
@@ -90,7 +94,7 @@ class Exchange(BaseHTTPRequestHandler):
         self.request_id = uuid.uuid4().hex[:16]
         try:
             super().handle_one_request()
-        except (ConnectionError, TimeoutError, ClientGone):
+        except (ConnectionError, TimeoutError, ClientGone, Unfinished):
             self.close_connection = True
 
     def handle_expect_100(self) -> bool:
@@ -135,7 +139,7 @@ class Exchange(BaseHTTPRequestHandler):
             action(self, **params)
         except BadRequest as error:
             self._refuse(error)
-        except (ConnectionError, TimeoutError, ClientGone):
+        except (ConnectionError, TimeoutError, ClientGone, Unfinished):
             raise
         except Exception as error:
             log.exception("%s internal error", self.request_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from typing import cast
 
 import msgspec
@@ -18,7 +19,7 @@ from engine.events import Cancelled, Event, Failed, Finished, Tick
 from serve import outcomes, sse
 from serve.encode.responses import Head, ResponseEncoder, response_of_item
 from serve.entries import Ended, Entry
-from serve.exchange import Exchange, Route
+from serve.exchange import Exchange, Route, Unfinished
 from serve.httpio import Peer
 from serve.lifecycle import StoreFailed
 from serve.parse.responses import (
@@ -31,7 +32,7 @@ from serve.parse.responses import (
 )
 from serve.request import BadRequest, Json
 from serve.routes.answers import find, leaving, unreadable, until_open
-from serve.runs import Kept, Run, new_id
+from serve.runs import Forgotten, Kept, Run, new_id
 from serve.service import Service
 from serve.store import Record, StoreError
 from serve.wire import ResponseEvent
@@ -245,8 +246,12 @@ def _follow(http: Exchange, head: Head, after: int) -> None:
         raise error  # the answer itself may be well: break the connection, so that the client resumes
 
     http.open_stream(head, unknown)
-    entries = http.svc.runs.follow(head.id)
-    http.send_frames(frames(ResponseEncoder(head), entries, after), Peer(http.connection), http.svc.limits.heartbeat_s)
+    with closing(http.svc.runs.follow(head.id)) as entries:
+        told = frames(ResponseEncoder(head), entries, after)
+        try:
+            http.send_frames(told, Peer(http.connection), http.svc.limits.heartbeat_s)
+        except Forgotten:
+            raise Unfinished from None
 
 
 # --- kept ones ---------------------------------------------------------------------------------------

@@ -260,9 +260,9 @@ def commands(server: ServerProcess) -> list[str]:
     return [str(json.loads(line)["raw"]).split()[0] for line in lines]
 
 
-def calm(server: ServerProcess) -> None:
+def calm(server: ServerProcess, file: Path | None = None) -> None:
     """End what a test has left running, so that the next one finds the engine free."""
-    with opened(file_of(server)) as link:
+    with opened(file or file_of(server)) as link:
         left = link.execute("SELECT id FROM records WHERE ended_at IS NULL AND background").fetchall()
     for (id_,) in left:
         call(server, "POST", f"{RESPONSES}/{id_}/cancel")
