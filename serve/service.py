@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, cast
 
 from engine.api import (
@@ -149,6 +149,7 @@ class Service:
                 "finishing": engine.finishing,
                 "last_death": engine.last_death,
                 "progress": None if engine.progress is None else list(engine.progress),
+                "members": [asdict(member) for member in engine.members],
             },
             "queue": {"running": queue.running, "waiting": queue.waiting, "max": self.limits.queue_max},
             "uptime_s": round(time.time() - self.started_at, 3),

@@ -53,6 +53,12 @@ def test_the_engine_is_implied(argv: list[str], engine: str) -> None:
     assert load(argv, {}).engine == engine
 
 
+def test_an_upstream_may_be_given_more_than_once(tmp_path: Path) -> None:
+    both = ("http://a", "http://b")
+    assert load(["--upstream", both[0], "--upstream", both[1]], {}).upstream == both
+    assert load(["--config", config_file(tmp_path, {"upstream": list(both)})], {}).upstream == both
+
+
 def test_the_key_comes_from_the_environment_unless_given() -> None:
     assert load([], {"STRATA_API_KEY": "env"}).access.api_key == "env"
     assert load(["--api-key", "own"], {"STRATA_API_KEY": "env"}).access.api_key == "own"
@@ -71,7 +77,6 @@ def test_the_key_comes_from_the_environment_unless_given() -> None:
         (["--engine", "fake"], "script"),
         (["--engine", "upstream"], "upstream"),
         (["--engine", "strata"], "exe"),
-        (["--upstream", "http://a", "--upstream", "http://b"], "upstream"),
         (["--config", "no-such-file.json"], "no-such-file.json"),
     ],
 )
