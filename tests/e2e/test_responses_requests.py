@@ -163,6 +163,7 @@ def test_every_form_of_tool_choice_gives_its_call(
     assert ending.texts == []
     assert ending.response["tool_choice"] == echoed
     told = last_prompt(server)
+    assert ("</think>\n\n<tool_call>\n" in told) == content.startswith("force")  # begun in the answer, not in a thought
     assert ('"name": "sub"' in told) == (SUB in tools and "allowed_tools" not in str(choice))
 
 
