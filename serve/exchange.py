@@ -127,10 +127,14 @@ class Exchange(BaseHTTPRequestHandler):
         try:
             actions, params = self._find(urlsplit(self.path).path.rstrip("/") or "/")
             self._allow = actions
-            if method == "OPTIONS" and actions:
+            # A browser's preflight comes without credentials (Fetch, "CORS-preflight fetch"); any other needs the key.
+            if method == "OPTIONS" and actions and "Access-Control-Request-Method" in self.headers:
                 self._preflight()
                 return
             self._check_access()
+            if method == "OPTIONS" and actions:
+                self._preflight()
+                return
             if not actions:
                 raise BadRequest(f"no such path: {urlsplit(self.path).path[:80]!r}", status=404)
             action = actions.get(method)

@@ -26,9 +26,8 @@ RESPONSES = "/v1/responses"
 CHATS = "/v1/chat/completions"
 END: Steps = [{"end_token": True}, {"done": "stop"}]
 RUNNING = ("queued", "in_progress")
-TOOLS = [
-    {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
-]
+PARAMETERS: Json = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TOOLS: list[Json] = [{"type": "function", "name": "add", "parameters": PARAMETERS}]
 CALL = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
 
 
@@ -289,6 +288,13 @@ def kept_ids(file: Path, prefix: str = "") -> list[str]:
     with opened(file) as link:
         rows = link.execute("SELECT id FROM records ORDER BY key").fetchall()
     return [id_ for (id_,) in rows if id_.startswith(prefix)]
+
+
+def saved_entries(file: Path, id_: str) -> int:
+    """How many of its entries are on disk."""
+    with opened(file) as link:
+        query = "SELECT coalesce(sum(count), 0) FROM segments JOIN records ON record = key WHERE id = ?"
+        return int(link.execute(query, (id_,)).fetchone()[0])
 
 
 def bytes_on_disk(file: Path) -> bytes:

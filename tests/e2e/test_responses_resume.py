@@ -27,11 +27,11 @@ from tests.e2e.kept import (
     ended,
     get,
     make,
-    opened,
     read,
     replay,
     request,
     rules,
+    saved_entries,
     text_of,
     uncue,
 )
@@ -289,12 +289,6 @@ def test_a_reader_ahead_of_a_running_stream_hears_beats_and_then_the_terminal_on
 
 
 # --- the server in between ---------------------------------------------------------------------------
-
-
-def saved_entries(file: Path, id_: str) -> int:
-    with opened(file) as link:
-        query = "SELECT coalesce(sum(count), 0) FROM segments JOIN records ON record = key WHERE id = ?"
-        return int(link.execute(query, (id_,)).fetchone()[0])
 
 
 def test_resumed_after_the_server_was_stopped_and_started_again(
