@@ -283,7 +283,7 @@ def serve_until(svc: Service, http: Server, stop: threading.Event) -> int:
         if stop.is_set():
             return 0
     if start.error is not None:
-        if svc.engine.status().state != "unreachable":  # ours to start, or to end
+        if svc.engine.status().state not in ("unreachable", "ready"):  # a process of ours
             print(f"strata-serve: the engine did not start: {start.error}", file=sys.stderr)  # noqa: T201 - one clear message
             return EXIT_ENGINE
         log.warning("the upstream is not reachable yet: %s", start.error)

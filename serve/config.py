@@ -274,7 +274,8 @@ def _items(raw: object) -> list[object]:
 
 
 def _is_words(raw: object) -> bool:
-    return isinstance(raw, list) and bool(raw) and all(isinstance(item, str) for item in cast("list[object]", raw))
+    words = cast("list[object]", raw) if isinstance(raw, list) else []
+    return bool(words) and all(isinstance(word, str) for word in words)
 
 
 def _read_config(path: str) -> dict[str, object]:
@@ -302,14 +303,14 @@ def _check_engine(engine: str, values: Mapping[str, object], run: RunConfig) -> 
     if engine == "upstream" and not values["upstream"] and not commands:
         raise ConfigError("upstream: --engine upstream needs --upstream URL or --upstream-command COMMAND")
     if commands:
-        _check_command(engine, commands, cast("tuple[str, ...]", values["upstream"]))
+        _check_commands(engine, commands, cast("tuple[str, ...]", values["upstream"]))
     if engine == "fake" and not values["script"]:
         raise ConfigError("script: --engine fake needs --script FILE; `python -m engine.fake --list` shows what ships")
     if engine == "strata" and not run.exe:
         raise ConfigError("config: --engine strata needs --config FILE with 'exe'")
 
 
-def _check_command(engine: str, commands: tuple[tuple[str, ...], ...], urls: tuple[str, ...]) -> None:
+def _check_commands(engine: str, commands: Sequence[tuple[str, ...]], urls: tuple[str, ...]) -> None:
     """One command, whose server's address is either the port that we choose or the one URL."""
     if engine != "upstream":
         raise ConfigError(f"upstream-command: --engine {engine} runs no command; leave one of the two out")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 
 class SpawnError(Exception):
@@ -16,7 +17,8 @@ class NothingWritten(BrokenPipeError):
 
 
 class Child(Protocol):
-    """One process with pipes at stdin, stdout and stderr. All its methods may be called from any thread."""
+    """One process with pipes at stdin, stdout and stderr; one that is not spoken to has an empty stdin, and a single
+    pipe, read as stdout, for all that it says. All methods may be called from any thread."""
 
     pid: int
 
@@ -68,18 +70,27 @@ class Child(Protocol):
         ...
 
 
-Spawn = Callable[[Sequence[str], str | None, Mapping[str, str] | None], Child]
+Changes: TypeAlias = Mapping[str, str | None]
+"""What is different in a child's environment; None takes a variable out."""
 
 
-def spawn(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> Child:
+def environment(changes: Changes | None) -> dict[str, str] | None:
+    """Our environment with these changes; None if there are none."""
+    if changes is None:
+        return None
+    changed = {name.upper() if sys.platform == "win32" else name: value for name, value in changes.items()}
+    return {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+
+
+def spawn(argv: Sequence[str], cwd: str | None, env: Changes | None, spoken: bool = True) -> Child:
     """Start a program on this thread, which must live as long as the child does (Linux ties the two together).
 
-    `env` is added to our own. Raises: SpawnError.
+    Raises: SpawnError.
     """
     if sys.platform == "win32":
         from engine.supervisor.windows import WindowsChild
 
-        return WindowsChild(argv, cwd, env)
+        return WindowsChild(argv, cwd, env, spoken)
     from engine.supervisor.posix import PosixChild
 
-    return PosixChild(argv, cwd, env)
+    return PosixChild(argv, cwd, env, spoken)
