@@ -1,5 +1,5 @@
-"""The engines that speak chat in the situations of the conformance suite: an upstream by a scripted server, and
-llama.cpp with the real model, which cannot be told to break: its deaths and stalls are in its own tests.
+"""The engines that speak chat in the situations of the conformance suite: an upstream by a scripted server, a pool by
+two, and llama.cpp with the real model, which cannot be told to break: its deaths and stalls are in its own tests.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from engine.api import ChatRequest
 from engine.llamacpp import LlamaEngine
 from engine.model import ensure_default_model
 from engine.upstream import UpstreamEngine
+from engine.upstream_pool import UpstreamPool
 from tests.conformance.rigs import SILENCE_S, Rig, RigFactory, Situation
 from tests.scripted_upstream import (
     DONE,
@@ -94,6 +95,44 @@ def _upstream(situation: Situation, folder: Path) -> Generator[Rig]:
 
 
 UPSTREAM = RigFactory("upstream", frozenset({*_SCRIPTS, "cannot start"}), _upstream)
+
+
+# --- pool --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _pool(situation: Situation, folder: Path) -> Generator[Rig]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        ports: list[int] = [one.getsockname()[1], two.getsockname()[1]]
+    # the pool fails at first only where both do; what is told after a piece, or of the request, one tells alone
+    firsts = iter([_SCRIPTS.get(situation, _GOOD)] * (2 if situation == "dies first" else 1))
+
+    def script(peer: Peer) -> None:
+        next(firsts, _GOOD)(peer)
+
+    with ExitStack() as stack:
+
+        def serve() -> None:
+            for port in ports:
+                stack.enter_context(ScriptedUpstream(script, port=port))
+
+        if situation != "cannot start":
+            serve()
+        engines = [UpstreamEngine(f"http://127.0.0.1:{port}", silence_s=SILENCE_S, slots=1) for port in ports]
+        pool = UpstreamPool({engine.url: engine for engine in engines})
+        stack.callback(pool.close)
+        asked: list[ChatRequest] = []
+
+        def request() -> ChatRequest:
+            if situation == "cannot start" and len(asked) == 1:  # somebody has started the servers meanwhile
+                serve()
+            asked.append(ChatRequest({"messages": []}))
+            return asked[-1]
+
+        yield Rig(pool, request)
+
+
+POOL = RigFactory("pool", frozenset({*_SCRIPTS, "cannot start"}), _pool)
 
 
 # --- llama -------------------------------------------------------------------------------------------
