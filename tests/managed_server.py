@@ -3,7 +3,7 @@
 Run by its path: `managed_server.py PORT FOLDER [MODE…]`. It imports nothing of this project. In the folder it appends
 its process id to `lives` and those of its children to `grandchildren`, one a line, and finds its cues, which are files.
 Modes: `loading` (503 everywhere until the cue `go`), `like-llama` (503 on /health only until then), `no-health`,
-`no-models`, `litellm`, `slots`, `wants-key`, `exits`, `grandchild`, `silent-output`, `deaf`.
+`no-models`, `litellm`, `slots`, `wants-key`, `exits`, `exits once`, `grandchild`, `silent-output`, `deaf`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import NoReturn
 PORT, FOLDER, MODES = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
 NEVER, CLOSING, CLOSED = threading.Event(), threading.Event(), threading.Event()
 SLOTS = 3
+REFUSALS = {"refuse": "a field is wrong", "too long": "This model's maximum context length is 8 tokens"}
 
 
 def note(name: str, text: object) -> None:
@@ -92,8 +93,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         text = request["messages"][-1]["content"]
         note("asked", text)
-        if text == "refuse":
-            self.answer(400, {"error": {"message": "a field is wrong", "type": "invalid_request_error"}})
+        if text in REFUSALS:
+            self.answer(400, {"error": {"message": REFUSALS[text], "type": "invalid_request_error"}})
             return
         if text == "stall first":
             NEVER.wait()
@@ -119,10 +120,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         while text == "endless":
             self.piece("x")
             NEVER.wait(0.01)
-        if text == "cut":
+        if text == "broken":
+            self.wfile.write(b"data: {malformed\n\n")
+        if text in ("cut", "broken"):
             return
         self.piece(self.headers.get("Authorization", "no key") if text == "key" else "llo")
-        self.event({"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]})
+        end = "length" if text == "limit" else "stop"
+        self.event({"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": end}]})
         self.event({"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 2}})
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -147,7 +151,7 @@ def main() -> None:
     if "grandchild" in MODES:
         child()
     note("lives", os.getpid())
-    if "exits" in MODES:
+    if "exits" in MODES or ("exits once" in MODES and first_time("exit")):
         die(7, "the model is damaged")
     if "deaf" in MODES:
         NEVER.wait()

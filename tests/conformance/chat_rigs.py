@@ -1,17 +1,20 @@
 """The engines that speak chat in the situations of the conformance suite: an upstream by a scripted server, a pool by
-two, and llama.cpp with the real model, which cannot be told to break: its deaths and stalls are in its own tests.
+two, a managed one by a program, and llama.cpp with the real model, which cannot be told to break: its deaths and stalls
+are in its own tests.
 """
 
 from __future__ import annotations
 
 import shutil
 import socket
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine.api import ChatRequest
 from engine.llamacpp import LlamaEngine
+from engine.managed import ManagedUpstream
 from engine.model import ensure_default_model
 from engine.upstream import UpstreamEngine
 from engine.upstream_pool import UpstreamPool
@@ -133,6 +136,42 @@ def _pool(situation: Situation, folder: Path) -> Generator[Rig]:
 
 
 POOL = RigFactory("pool", frozenset({*_SCRIPTS, "cannot start"}), _pool)
+
+
+# --- managed -----------------------------------------------------------------------------------------
+
+_WORDS: Mapping[Situation, str] = {
+    "answers": "hi",
+    "limit": "limit",
+    "never ends": "endless",
+    "refuses": "refuse",
+    "too long": "too long",
+    "dies first": "die first always",
+    "dies later": "exit",
+    "silent": "stall",
+    "broken": "broken",
+    "cannot start": "hi",
+}
+_SERVER = Path(__file__).parents[1] / "managed_server.py"
+
+
+@contextmanager
+def _managed(situation: Situation, folder: Path) -> Generator[Rig]:
+    modes = ["exits once"] if situation == "cannot start" else []
+    command = [sys.executable, "-S", str(_SERVER), "{port}", str(folder), *modes]
+    engine = ManagedUpstream(command, parallel=2, silence_s=4 * SILENCE_S)  # the others' servers are in this process
+    words = iter([_WORDS[situation]])
+
+    def request() -> ChatRequest:
+        return ChatRequest({"messages": [{"role": "user", "content": next(words, "hi")}]})
+
+    try:
+        yield Rig(engine, request)
+    finally:
+        engine.close()
+
+
+MANAGED = RigFactory("managed", frozenset(_WORDS), _managed)
 
 
 # --- llama -------------------------------------------------------------------------------------------
