@@ -34,6 +34,7 @@ IO_TIMEOUT_S = 60.0
 """How long a client may be slow with one read or write before its connection is given up."""
 PEER_CHECK_S = 0.1
 PREFLIGHT_MAX_AGE_S = 600
+FAULT = "internal error; the server's log has the details"
 PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -89,7 +90,6 @@ class Exchange(BaseHTTPRequestHandler):
         self._expects_continue = False
         self._allow: Iterable[str] = ()
         self._stream: StreamBody | None = None
-        self._ending: Callable[[BaseException], bytes] | None = None
         self.head: object = None
         self.request_id = uuid.uuid4().hex[:16]
         try:
@@ -265,18 +265,17 @@ class Exchange(BaseHTTPRequestHandler):
         without the final chunk."""
         self.close_connection = True
         if not self._answered:
-            self.send_json(500, outcomes.http_error(500, "internal error; the server's log has the details"))
+            self.send_json(500, outcomes.http_error(500, FAULT))
         elif self._stream is not None and self._stream.state is BodyState.OPEN:
             self.end_stream(error)
 
     def end_stream(self, error: BaseException) -> None:
-        """End an open stream as its API tells a fault of ours.
+        """End an open stream at a fault of ours, as its API tells one if it can: where the events have numbers, nobody
+        knows how many of the last ones were sent.
 
-        Raises: whatever keeps that from being said: the connection is to be broken then.
+        Raises: `error`: nothing more can be said; the connection is to be broken.
         """
-        if self._stream is None or self._ending is None:
-            raise error
-        self._stream.finish(self._ending(error))
+        raise error
 
     # --- streams -------------------------------------------------------------------------------------
 
@@ -297,16 +296,15 @@ class Exchange(BaseHTTPRequestHandler):
                     self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             yield event
 
-    def open_stream(self, head: object, ending: Callable[[BaseException], bytes] | None = None) -> None:
-        """Send the response head. `head` is what the stream's events share; `ending` gives the last bytes where a
-        fault of ours ends the stream (None: the handler's own form)."""
+    def open_stream(self, head: object) -> None:
+        """Send the response head. `head` is what the stream's events share."""
         chunked = self.request_version != "HTTP/1.0"
         headers = dict(sse.HEADERS)
         if chunked:
             headers["Transfer-Encoding"] = "chunked"
         else:
             self.close_connection = True
-        self.head, self._ending = head, ending
+        self.head = head
         self._stream = StreamBody(self.wfile, chunked)
         self._answered = True
         self._stream.open(self._headers(200, headers))

@@ -19,7 +19,7 @@ from engine.events import Event, Usage
 from engine.pipe import StrataEngine
 from serve import outcomes
 from serve.encode import chat as encode_chat
-from serve.exchange import Exchange
+from serve.exchange import FAULT, Exchange
 from serve.httpio import StreamBody
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
 from serve.routes import chat, info, responses
@@ -116,7 +116,7 @@ class Handler(Exchange):
 
     def end_stream(self, error: BaseException) -> None:
         if isinstance(self.head, encode_chat.Head):
-            self._sse_error(error, {})
+            self._sse_error(outcomes.http_error(500, FAULT), {})
         else:
             super().end_stream(error)
 

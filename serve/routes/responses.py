@@ -75,15 +75,8 @@ def create(http: Exchange) -> None:
             return
         entries = run.entries(first, events, svc.limits.heartbeat_s)
         if request.stream:
-            encoder = ResponseEncoder(head)
-
-            def fault_ending(error: BaseException) -> bytes:
-                events.throw(error)
-                assert run.ended is not None
-                return _bytes(encoder.feed(run.ended))
-
-            http.open_stream(head, fault_ending)
-            http.send_frames(frames(encoder, entries), peer, None)
+            http.open_stream(head)
+            http.send_frames(frames(ResponseEncoder(head), entries), peer, None)
         else:
             _body(http, head, http.watched(entries, peer), stored)
 
@@ -241,11 +234,7 @@ def _bytes(events: Iterable[ResponseEvent], after: int = -1) -> bytes:
 
 def _follow(http: Exchange, head: Head, after: int) -> None:
     """Send the stream of a kept answer from its journal. A client that leaves changes nothing."""
-
-    def unknown(error: BaseException) -> bytes:
-        raise error  # the answer itself may be well: break the connection, so that the client resumes
-
-    http.open_stream(head, unknown)
+    http.open_stream(head)
     with closing(http.svc.runs.follow(head.id)) as entries:
         told = frames(ResponseEncoder(head), entries, after)
         try:
