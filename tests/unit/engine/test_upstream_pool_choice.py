@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from engine.api import Cancel, ChatRequest, EngineStarting
 from engine.events import Accepted, Cancelled, Failed, FailKind, Finished, Text, Tick
+from engine.managed import PORT, ManagedUpstream
 from engine.upstream import UpstreamEngine
 from engine.upstream_pool import UpstreamPool
 from tests.scripted_upstream import (
@@ -23,7 +26,7 @@ from tests.scripted_upstream import (
     stream,
 )
 from tests.unit.engine.chats import ANSWER, HELLO, STOP, WHOLE, silent_after
-from tests.unit.engine.pools import Rig, in_turn, pool_of, until
+from tests.unit.engine.pools import Clock, Rig, in_turn, pool_of, until
 
 GOOD = stream(*WHOLE)
 DOWN: Script = lambda peer: peer.send(answer(b"down", 503))  # noqa: E731 - it is one of the scripts
@@ -49,6 +52,10 @@ def models(*names: str, context: int | None = None) -> dict[str, bytes]:
 
 def named(model: str) -> ChatRequest:
     return ChatRequest({"messages": [], "model": model})
+
+
+def says(text: str) -> ChatRequest:
+    return ChatRequest({"messages": [{"role": "user", "content": text}]})
 
 
 # --- balance and slots --------------------------------------------------------------------------------
@@ -268,6 +275,31 @@ def test_a_server_that_refuses_its_key_is_not_tried_again_by_requests_while_it_d
         rig.clock.now_s += 1.9
         assert [rig.events() for _ in range(3)] == [ANSWER] * 3
         assert rig.asked() == [1, 3]
+
+
+def test_a_server_that_we_run_and_that_dies_is_started_again_while_the_other_one_answers(tmp_path: Path) -> None:
+    program = Path(__file__).parents[2] / "managed_server.py"
+    managed = ManagedUpstream((sys.executable, str(program), PORT, str(tmp_path)), parallel=2, who="the command")
+    clock = Clock()
+    with ScriptedUpstream(GOOD) as upstream:
+        other = UpstreamEngine(upstream.url)
+        pool = UpstreamPool({"command": managed, other.url: other}, clock=clock)
+        try:
+            pool.start()
+            rig = Rig([], pool, clock)
+            assert rig.becomes(0, "ready")
+            assert rig.becomes(1, "ready")
+            assert rig.events(says("die first always")) == ANSWER  # by the other one
+            assert rig.member(0).state != "ready"
+            assert "exit code 5" in (rig.member(0).problem or "")
+            lives = pool.status().restarts
+            clock.now_s += 1
+            assert rig.becomes(0, "ready")
+            assert pool.status().restarts > lives
+            answers = [rig.events(says("hello")) for _ in range(2)]
+            assert sorted(items[1] == Text("He") for items in answers) == [False, True]
+        finally:
+            pool.close()
 
 
 # --- start --------------------------------------------------------------------------------------------
