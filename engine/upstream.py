@@ -25,7 +25,7 @@ from engine.api import (
     EngineStatus,
 )
 from engine.events import Cancelled, EngineEvent, Event, Failed, FailKind, Tick
-from engine.http_client import Head, HttpError, exchange, origin_of
+from engine.http_client import Connections, Head, HttpError, exchange, origin_of
 from engine.upstream_call import Call, CallPlan, call_body, call_headers
 from engine.upstream_errors import problem_of_body
 
@@ -75,6 +75,7 @@ class UpstreamEngine:
         self._root = self._api.rpartition("/")[0]
         self._model = model
         self._slots = threading.BoundedSemaphore(slots)
+        self._kept = Connections()
         self._plan = CallPlan(
             origin,
             f"{self._api}/chat/completions",
@@ -86,6 +87,7 @@ class UpstreamEngine:
             lambda: f"call_{secrets.token_hex(12)}",
             ssl.create_default_context() if origin.tls else None,
             LLAMA_FIELDS if kind == "llama" else {},
+            self._kept,
         )
         self._facts = EngineInfo(kind, model or origin.authority, "chat", slots, max_context)
         self._lock = threading.Lock()
@@ -137,6 +139,7 @@ class UpstreamEngine:
     def close(self) -> None:
         """No request is taken any more, and those that run end within a tick. Does not block for long."""
         self._closed.set()
+        self._kept.close()
         with self._lock:
             probing = self._probing
         if probing is not None and probing is not threading.current_thread():
@@ -240,7 +243,16 @@ class UpstreamEngine:
         if plan.key is not None:
             headers.append(("Authorization", f"Bearer {plan.key}"))
         deadline = time.monotonic() + plan.connect_s + PROBE_S
-        steps = exchange(plan.origin, "GET", path, headers, connect_s=plan.connect_s, tick_s=TICK_S, tls=plan.tls)
+        steps = exchange(
+            plan.origin,
+            "GET",
+            path,
+            headers,
+            connect_s=plan.connect_s,
+            tick_s=TICK_S,
+            tls=plan.tls,
+            kept=plan.kept,
+        )
         try:
             for step in steps:
                 if isinstance(step, Head):

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from engine.api import TICK_S, Cancel
 from engine.chat_reader import ChatReader
 from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Tick
-from engine.http_client import BadAnswer, Connected, ConnectFailed, Head, HttpError, Origin, Step, exchange
+from engine.http_client import (
+    BadAnswer,
+    Connected,
+    ConnectFailed,
+    Connections,
+    Head,
+    HttpError,
+    Origin,
+    Step,
+    exchange,
+)
 from engine.sse_codec import SseDecoder, SseEvent, SseItem, SseTooLong
 from engine.upstream_errors import problem_of_body, refusal
 
@@ -29,7 +39,8 @@ connection open and send neither."""
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """Where and how to ask. Times are in seconds; `who` names the server in messages; `extra` is added to bodies."""
+    """Where and how to ask. Times are in seconds; `who` names the server in messages; `extra` is added to bodies;
+    `kept` is where connections come from and go to."""
 
     origin: Origin
     path: str
@@ -41,6 +52,7 @@ class CallPlan:
     new_call_id: Callable[[], str]
     tls: ssl.SSLContext | None = None
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
+    kept: Connections | None = None
 
 
 def call_headers(plan: CallPlan, given: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -84,7 +96,15 @@ class Call:
         self._cancel = cancel
         self._on_contact = on_contact
         self._steps = exchange(
-            plan.origin, "POST", plan.path, headers, body, connect_s=plan.connect_s, tick_s=TICK_S, tls=plan.tls
+            plan.origin,
+            "POST",
+            plan.path,
+            headers,
+            body,
+            connect_s=plan.connect_s,
+            tick_s=TICK_S,
+            tls=plan.tls,
+            kept=plan.kept,
         )
         self._reader = ChatReader(plan.new_call_id, plan.who)
         self._decoder = SseDecoder()
