@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import PurePath
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -131,17 +132,18 @@ class ManagedUpstream(ChatChild):
         try:
             server = _Server(self._address(life), life.key)
             told = ""
-            for tried in range(sys.maxsize):
+            for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
                 why = self._not_ready(server)
                 if why is None:
                     break
                 if why != told:
                     log.info("%s is not ready yet: %s", self._who, why)
                     told = why
-                if self._wait_over(life, PAUSES_S[min(tried, len(PAUSES_S) - 1)]):
+                if self._wait_over(life, pause_s):
                     return
             self._learn(server, life)
             self._supervisor.ready(number)
+            self._put_away(life)  # it may have ended meanwhile
         except Exception:  # the thread's top: the life must not seem to be starting for ever
             log.exception("looking whether a server is ready failed")
             self._supervisor.kill(number, "internal error while waiting for the server", FailKind.INTERNAL)
@@ -210,7 +212,8 @@ class _Server:
         """Why it does not serve yet; None if it does.
 
         llama.cpp listens while it loads, with `/v1/models` 200 and `/health` 503; others open their port when they are
-        ready, or answer 503. Not every server has both pages, or wants them seen without its key.
+        ready, or answer 503. Not every server has both pages, or wants them seen without its key. Source: as
+        `engine.upstream.TELLING_HEALTH`.
         """
         try:
             status, body = self._get(f"{self._api}/models")
