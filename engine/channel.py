@@ -19,7 +19,7 @@ from typing import TypeAlias
 from engine.origin import Origin
 
 MAX_RECV_BYTES = 65536
-MIN_RECV_BYTES = 4096
+MIN_RECV_BYTES = 8192
 """A read's buffer is there while it waits: a thousand quiet streams shall not hold a thousand large ones. It grows
 while the data fill it."""
 

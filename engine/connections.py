@@ -20,8 +20,8 @@ from engine.origin import Origin
 MAX_IDLE = 8
 """The default for how many idle connections are kept to one server."""
 IDLE_S = 30.0
-"""The default for how long one may be idle, in seconds: under what servers and the boxes between allow (Node.js 5 s and
-uvicorn 5 s say so in a header or by closing; load balancers close after 60 s)."""
+"""The default for how long one may be idle, in seconds. Load balancers end connections after a minute, some without a
+word; a server that ends them earlier (uvicorn and Node.js: 5 s) says so, or is seen to have done it."""
 SERVER_MARGIN_S = 1.0
 """A connection is not used in the last second of what the server allows, in which both could act at once."""
 
