@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
+
+import psutil
+
+ENDED_S = 2.0
+ENDED_STEP_S = 0.005
 
 
 class SpawnError(Exception):
@@ -62,7 +69,8 @@ class Child(Protocol):
         ...
 
     def sweep(self) -> None:
-        """After the exit: kill what it left behind, then give its process id back to the system."""
+        """After the exit: kill what it left behind, then give its process id back to the system. Blocks until what was
+        killed is gone, with the memory that it held (`ENDED_S` seconds at most)."""
         ...
 
     def close(self) -> None:
@@ -80,6 +88,19 @@ def environment(changes: Changes | None) -> dict[str, str] | None:
         return None
     changed = {name.upper() if sys.platform == "win32" else name: value for name, value in changes.items()}
     return {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+
+
+def wait_ended(processes: Iterable[psutil.Process]) -> None:
+    """Block until none of them runs, `ENDED_S` seconds at most. A zombie does not run."""
+    end_s = time.monotonic() + ENDED_S
+    while any(_runs(process) for process in processes) and time.monotonic() < end_s:
+        time.sleep(ENDED_STEP_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def spawn(argv: Sequence[str], cwd: str | None, env: Changes | None, spoken: bool = True) -> Child:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from engine.supervisor.child import Changes, NothingWritten, SpawnError, environment
+from engine.supervisor.child import Changes, NothingWritten, SpawnError, environment, wait_ended
 
 log = logging.getLogger("strata.supervisor")
 
@@ -193,14 +193,17 @@ class PosixChild:
     def sweep(self) -> None:
         self._signal(signal.SIGKILL, group=True)
         self._kill_noted()
+        killed = list(self._noted)
         for pid in psutil.pids():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, psutil.Error):
                 if pid != self.pid and os.getsid(pid) == self.pid:
+                    killed.append(psutil.Process(pid))
                     os.kill(pid, signal.SIGKILL)
         if not self._closed and sys.platform == "linux":
             for pipe in (self._stdout, self._stderr):
                 if pipe is not None and not _hung_up(pipe):
-                    _kill_writers(pipe)
+                    killed += _kill_writers(pipe)
+        wait_ended(killed)
         self._dismiss_guard()
         with self._lock:
             self._process.wait()
@@ -336,17 +339,20 @@ def _hung_up(fd: int) -> bool:
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
 
 
-def _kill_writers(fd: int) -> None:
+def _kill_writers(fd: int) -> list[psutil.Process]:
     """Kill the processes that hold the write end of this pipe: they left the child's session, and live on."""
+    killed: list[psutil.Process] = []
     pipe = f"pipe:[{os.fstat(fd).st_ino}]"
     for pid in psutil.pids():
         if pid == os.getpid():
             continue
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, psutil.Error):
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 if str(entry.readlink()) == pipe and _is_writer(pid, entry.name):
+                    killed.append(psutil.Process(pid))
                     os.kill(pid, signal.SIGKILL)
                     break
+    return killed
 
 
 def _is_writer(pid: int, fd: str) -> bool:

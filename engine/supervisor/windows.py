@@ -20,7 +20,7 @@ if sys.platform == "win32":
 
     import psutil
 
-    from engine.supervisor.child import Changes, NothingWritten, SpawnError, environment
+    from engine.supervisor.child import Changes, NothingWritten, SpawnError, environment, wait_ended
 
     log = logging.getLogger("strata.supervisor")
 
@@ -201,6 +201,7 @@ if sys.platform == "win32":
         def sweep(self) -> None:
             self._kill_job()
             self._kill_noted()
+            wait_ended(self._noted)
             self._process.wait()
 
         def close(self) -> None:

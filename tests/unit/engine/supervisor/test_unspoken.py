@@ -83,6 +83,25 @@ def test_a_grandchild_in_its_session_ends_with_it(make: Make) -> None:
     wait_gone(int(child.wait_death().log_tail[0]))
 
 
+@posix
+@pytest.mark.parametrize("new_session", [False, True])
+def test_when_it_is_closed_nothing_of_its_tree_runs_any_more(make: Make, new_session: bool) -> None:
+    """So that the next life finds the memory free."""
+    code = (
+        f"c = subprocess.Popen([sys.executable, '-S', '-c', {SLEEPER!r}], start_new_session={new_session})\n"
+        "print(c.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    child = make(BEGIN + code, spoken=False)
+    life = child.supervisor.begin_start()
+    wait_until(lambda: child.supervisor.pid is not None, "a process")
+    pid = child.supervisor.pid
+    wait_until(lambda: len(psutil.Process(pid).children()) == 1, "its child")
+    (grandchild,) = psutil.Process(pid).children()
+    child.supervisor.ready(life)
+    child.supervisor.close()
+    assert gone(grandchild.pid)
+
+
 # --- when we are gone --------------------------------------------------------------------------------
 
 ALL = 2 if sys.platform == "win32" else 3
