@@ -123,9 +123,14 @@ class Service:
         return self._model_name or self.engine.facts.model
 
     def model_for(self, req: Mapping[str, object]) -> str:
-        """The model name to answer with: the one asked for if it is one of ours."""
+        """The model name to answer with: the one asked for if it is one of ours or of an upstream."""
         asked = req.get("model")
-        return asked if isinstance(asked, str) and asked in self.aliases else self.model
+        return asked if isinstance(asked, str) and asked in self.models else self.model
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All names that a request can use, the default one first."""
+        return tuple(dict.fromkeys((self.model, *self.aliases, *self.engine.facts.models)))
 
     def loaded(self) -> bool:
         """Whether the engine can serve without being started. Does not block."""
