@@ -184,6 +184,10 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "a bare LF in a trailer": (b"0\r\nA: x\n\r\n\r\n", "bad trailer"),
     "a folded line first": (b"0\r\n A: x\r\n\r\n", "bad trailer"),
     "a trailer with a long line": (b"0\r\nA: " + b"x" * MAX_LINE_BYTES, f"longer than {MAX_LINE_BYTES} bytes"),
+    "a trailer with a long line and its end": (
+        b"0\r\nA: " + b"x" * MAX_LINE_BYTES + b"\r\n\r\n",
+        f"longer than {MAX_LINE_BYTES} bytes",
+    ),
     "many trailers": (b"0\r\n" + b"A: x\r\n" * (MAX_TRAILER_BYTES // 4 + 1), f"longer than {MAX_TRAILER_BYTES} bytes"),
     "a long size line": (b"1;" + b"x" * MAX_LINE_BYTES, f"longer than {MAX_LINE_BYTES} bytes"),
     "a long size line with its end": (b"1;" + b"x" * MAX_LINE_BYTES + b"\r\n", f"longer than {MAX_LINE_BYTES} bytes"),
