@@ -73,12 +73,13 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be run. `parse` is None for engines that speak chat."""
+    """What is to be run. `parse` is None for engines that speak chat; `call_due`: the answer must be a tool call."""
 
     request: EngineRequest
     check: StructuredCheck | None
     parse: ParseConfig | None
     prompt_tokens: int
+    call_due: bool = False
 
 
 def new_call_id() -> str:
@@ -213,7 +214,7 @@ class Service:
                 yield Tick()
             events = self._engine_events(plan, cancel)
             with closing(events):
-                yield from verified(events, plan.check)
+                yield from verified(events, plan.check, call_due=plan.call_due)
 
     def _engine_events(self, plan: Plan, cancel: Cancel) -> Generator[Event, None, None]:
         source = self.engine.stream(plan.request, cancel)
@@ -263,7 +264,7 @@ class Service:
         except FormatError as error:
             raise BadRequest(str(error), error.param) from None
         if self.engine.facts.speaks == "chat":
-            return Plan(ChatRequest(request.body), check, None, 0)
+            return Plan(ChatRequest(request.body), check, None, 0, _is_forced(request))
         if request.logprobs:
             raise BadRequest("logprobs: this engine gives no logprobs; leave them out", "logprobs")
         if request.body.get("logit_bias"):
@@ -281,9 +282,9 @@ class Service:
 
     def _prefill(self, request: GenerateRequest) -> str:
         """How an answer that must be a tool call begins: the model is put into the middle of one."""
-        choice, _, name = request.tool_choice.partition(":")
-        if choice in ("auto", "none") or self.template is None:
+        if not _is_forced(request) or self.template is None:
             return ""
+        name = request.tool_choice.partition(":")[2]
         if not name and len(request.tools) == 1:
             name = tool_name(request.tools[0])
         return forced_call(self.template, name or None)
@@ -307,7 +308,8 @@ class Service:
             end_ids=frozenset(self.tokenizer.end_ids),
             prefill=prefill,
         )
-        return Plan(TokenRequest(tuple(ids), max_new, {**self._sampling, **sampling}), check, parse, len(ids))
+        tokens = TokenRequest(tuple(ids), max_new, {**self._sampling, **sampling})
+        return Plan(tokens, check, parse, len(ids), call_due=bool(prefill))
 
     def prepare(
         self,
@@ -441,6 +443,11 @@ def sampling_of(req: Mapping[str, object]) -> dict[str, SamplingValue]:
         if isinstance(value, int | float) and not isinstance(value, bool):
             found[key] = value
     return found
+
+
+def _is_forced(request: GenerateRequest) -> bool:
+    """Whether the answer must be a tool call."""
+    return request.tool_choice not in ("auto", "none")
 
 
 def _tool_spec(tool: Json) -> ToolSpec:

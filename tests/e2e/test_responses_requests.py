@@ -174,11 +174,13 @@ def test_without_tools_to_choose_the_model_is_told_of_none_and_calls_none(server
     assert "# Tools" not in last_prompt(server)
 
 
-def test_a_forced_call_that_the_model_does_not_make_is_a_failure(server: ServerProcess) -> None:
-    answer = check_response_stream(respond(server.port, request("talk", tools=[ADD], tool_choice="required")))
+@pytest.mark.parametrize("tools", [[ADD], [ADD, SUB]], ids=["one", "two"])
+def test_a_forced_call_that_the_model_does_not_make_is_a_failure(server: ServerProcess, tools: list[Json]) -> None:
+    answer = check_response_stream(respond(server.port, request("talk", tools=tools, tool_choice="required")))
     assert answer.status == "failed"
     assert answer.error is not None
     assert answer.error["code"] == "tool_call_incomplete"
+    assert "<tool_call>" not in str(answer.texts)  # that was the prompt's
 
 
 FORMATS: list[Json] = [
