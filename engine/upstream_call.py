@@ -123,8 +123,6 @@ class Call:
                     yield Cancelled(self._cancel.by, self._reader.usage if self._accepted else None)
                     return
                 for event in self._advance() or [Tick()]:
-                    if self._cancel.is_set() and not isinstance(event, Failed):
-                        break
                     yield event
                     if event is self._reader.terminal or isinstance(event, Failed):
                         return
