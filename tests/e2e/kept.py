@@ -253,6 +253,17 @@ def uncue(server: ServerProcess, name: str) -> None:
     (_folder(server) / f"cue-{name}").unlink(missing_ok=True)
 
 
+def wait_reached(server: ServerProcess, name: str) -> None:
+    """Wait until the engine has come to its step `reached` of this name."""
+    mark = _folder(server) / f"reached-{name}"
+    wait_for(mark.exists, f"the engine reaches {name!r}")
+
+
+def unreach(server: ServerProcess, name: str) -> None:
+    """Forget that the engine was there."""
+    (_folder(server) / f"reached-{name}").unlink(missing_ok=True)
+
+
 def commands(server: ServerProcess) -> list[str]:
     """The names of the commands that the engine got."""
     lines = (_folder(server) / "commands.jsonl").read_text(encoding="utf-8").splitlines()
