@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import logging
 import shutil
@@ -287,6 +288,9 @@ def serve_until(svc: Service, http: Server, stop: threading.Event) -> int:
             print(f"strata-serve: the engine did not start: {start.error}", file=sys.stderr)  # noqa: T201 - one clear message
             return EXIT_ENGINE
         log.warning("the upstream is not reachable yet: %s", start.error)
+    # What is loaded by now stays: a full collection, for which all streams wait, need not walk through it each time.
+    gc.collect()
+    gc.freeze()
     print(ready_line(svc, http), flush=True)  # noqa: T201 - the one line on stdout
     while not stop.wait(SIGNAL_POLL_S):
         pass

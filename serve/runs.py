@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from engine.api import TICK_S, Cancel, failed_of
-from engine.events import Cancelled, Event, Failed, Finished, Progress, Terminal, Tick
+from engine.events import Cancelled, Event, Failed, Finished, Progress, Reasoning, Terminal, Text, Tick, ToolCallArgs
 from serve.entries import Beat, Ended, Entry, Made
 from serve.journal import Journal
 from serve.lifecycle import StoreFailed
@@ -104,9 +104,15 @@ class Run:
         entry there is a `Beat`; None: never. Blocks as `events` does.
         """
         beat = time.monotonic()
+        journal = self.journal
         event = first
         while True:
             match event:
+                case Text() | Reasoning() | ToolCallArgs():  # nearly all of them: this way is kept short
+                    beat = time.monotonic()
+                    if self._begun:
+                        journal.append(event)
+                    yield event
                 case Finished() | Cancelled() | Failed():
                     yield self.ended or Ended(event, time.time())
                     return
@@ -119,10 +125,10 @@ class Run:
                 case _:
                     beat = time.monotonic()
                     yield self._kept(event)
-            if self.journal.dropped and self.record.background:  # deleted, so nobody can ever read it
+            if journal.dropped and self.record.background:  # deleted, so nobody can ever read it
                 self.cancel.cancel("operator")
-            if self.journal.fault is not None and self._unsaved is None:
-                self._unsaved = self.journal.fault
+            if journal.fault is not None and self._unsaved is None:
+                self._unsaved = journal.fault
                 self.cancel.cancel("operator")  # what is held back and the counts come with its end
             event = next(events)
 
