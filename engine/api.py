@@ -84,7 +84,8 @@ EngineRequest: TypeAlias = TokenRequest | ChatRequest
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine can do. `max_context` is in tokens, None if it does not say."""
+    """What an engine can do. `max_context` is in tokens, None if it does not say; `models` are the names that a request
+    may use, empty if it does not say or takes any."""
 
     kind: Literal["strata", "llama", "upstream", "fake"]
     model: str
@@ -92,12 +93,26 @@ class EngineInfo:
     slots: int
     max_context: int | None
     vocab_limit: int | None = None
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One engine of a pool, for `/status`. `url` names it, without credentials; `state` is "ready", "sick" (it failed
+    and is left alone for a while) or its own engine's word; `problem` says why it is not ready."""
+
+    url: str
+    state: str
+    active: int
+    slots: int
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
     """A snapshot for `/status` and `/health`. `pid` is the engine's process; `state` is one of the supervisor's words
-    ("stopped", "starting", "ready", "stopping", "dead"), for an upstream "ready" or "unreachable"."""
+    ("stopped", "starting", "ready", "stopping", "dead"), for an upstream "ready" or "unreachable". `members` are the
+    engines of a pool."""
 
     state: str
     pid: int | None = None
@@ -106,6 +121,7 @@ class EngineStatus:
     finishing: int = 0
     last_death: str | None = None
     progress: tuple[int, int] | None = None
+    members: tuple[MemberStatus, ...] = ()
 
 
 class Engine(Protocol):

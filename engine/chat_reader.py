@@ -12,6 +12,7 @@ prompt has cache_n + prompt_n tokens.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import cast
@@ -42,6 +43,12 @@ FINISH_WORDS: Mapping[str, FinishReason] = {
     "content_filter": "content_filter",
 }
 """The public enum. Any other word is no ending that we could pass on."""
+
+VALUE_DEPTH = 8
+"""Deepest nesting of the log probabilities that are passed on: in the public form there are four levels."""
+
+UNLIKELY = -9999.0
+"""Source: OpenAI API reference, `logprob`: the value of a token that is very unlikely."""
 
 MAX_ODD_CHARS = 8192
 """How much of what is no event is kept, in case it is the cause."""
@@ -237,7 +244,7 @@ class ChatReader:
         text += _text(fields.get("refusal"), "refusal")
         if thought:
             made.append(Reasoning(thought))
-        logprobs = choice.get("logprobs")
+        logprobs = _kept_value(choice.get("logprobs"))
         if text or (fields.get("content") == "" and logprobs):
             made.append(Text(text, logprobs))
         made += self.calls.delta(fields.get("tool_calls"))
@@ -373,6 +380,23 @@ def index_of(value: object, place: int = 0) -> int:
     if isinstance(value, str) and value.isdecimal():
         return int(value[:9])
     return place
+
+
+def _kept_value(value: object, depth: int = VALUE_DEPTH) -> object:
+    """A JSON value of the upstream, passed on as it is, except for what Python's reader takes and JSON or UTF-8 cannot
+    hold: half surrogates, numbers that are none, and what is too large or too deep."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        pairs = cast("dict[str, object]", value).items()
+        return {clean(key): _kept_value(item, depth - 1) for key, item in pairs} if depth else None
+    if isinstance(value, list):
+        return [_kept_value(item, depth - 1) for item in cast("list[object]", value)] if depth else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return UNLIKELY if value == -math.inf else None
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return None
+    return value
 
 
 def _line(item: SseOdd) -> str:

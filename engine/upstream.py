@@ -25,7 +25,7 @@ from engine.api import (
     EngineStatus,
 )
 from engine.events import Cancelled, EngineEvent, Event, Failed, FailKind, Tick
-from engine.http_client import Head, HttpError, exchange, origin_of
+from engine.http_client import Connections, Head, HttpError, exchange, origin_of
 from engine.upstream_call import Call, CallPlan, call_body, call_headers
 from engine.upstream_errors import problem_of_body
 
@@ -34,6 +34,12 @@ PROBE_S = 5.0
 FRESH_S = {True: 10.0, False: 2.0}
 """How old news of a reachable or unreachable server may be before it is asked again, in seconds."""
 MAX_PROBE_BYTES = 4 << 20
+
+TELLING_HEALTH = ("llamacpp", "vllm")
+"""Servers, by `owned_by` of their models, whose `/health` is 503 while `/v1/models` is 200: llama.cpp while it loads,
+vLLM when its engine is dead. No other one is asked: LiteLLM's sends a paid request to every model, SGLang's generates.
+Source: llama.cpp tools/server/server-http.cpp, vLLM entrypoints/serve/instrumentator/health.py, LiteLLM docs
+proxy/health (2026-11)."""
 
 LLAMA_FIELDS: Mapping[str, object] = {"return_progress": True}
 LLAMA_EXACT: Mapping[str, object] = {"timings_per_token": True}
@@ -70,6 +76,7 @@ class UpstreamEngine:
         self._root = self._api.rpartition("/")[0]
         self._model = model
         self._slots = threading.BoundedSemaphore(slots)
+        self._kept = Connections()
         self._plan = CallPlan(
             origin,
             f"{self._api}/chat/completions",
@@ -82,6 +89,7 @@ class UpstreamEngine:
             lambda: self._facts.model,
             ssl.create_default_context() if origin.tls else None,
             LLAMA_FIELDS if kind == "llama" else {},
+            self._kept,
             LLAMA_EXACT if kind == "llama" else {},
         )
         self._facts = EngineInfo(kind, model or origin.authority, "chat", slots, max_context)
@@ -128,19 +136,21 @@ class UpstreamEngine:
             self._probe()
         except HttpError as error:
             self._contact(str(error))
-            raise EngineStarting(f"{self._plan.who} at {self._url} is not usable: {error}") from None
+            raise EngineStarting(f"{self._plan.who} at {self.url} is not usable: {error}") from None
         self._contact(None)
 
     def close(self) -> None:
         """No request is taken any more, and those that run end within a tick. Does not block for long."""
         self._closed.set()
+        self._kept.close()
         with self._lock:
             probing = self._probing
         if probing is not None and probing is not threading.current_thread():
             probing.join(1.0)  # a look-up of a name cannot be interrupted; the thread is a daemon
 
     @property
-    def _url(self) -> str:
+    def url(self) -> str:
+        """Where its API is, without credentials."""
         origin = self._plan.origin
         return f"{'https' if origin.tls else 'http'}://{origin.authority}{self._api}"
 
@@ -203,7 +213,7 @@ class UpstreamEngine:
                 self._probing = None
 
     def _probe(self) -> None:
-        """Learn model and context. Raises: HttpError: the server cannot serve now."""
+        """Learn models and context. Raises: HttpError: the server cannot serve now."""
         status, reason, body = self._get(f"{self._api}/models")
         if status == 401 or status >= 500:  # others have no such page, and may serve chats all the same
             raise HttpError(f"it answered {status}: {problem_of_body(body, reason).message}")
@@ -217,7 +227,12 @@ class UpstreamEngine:
             self._facts,
             model=self._model or (name if isinstance(name, str) and name else self._facts.model),
             max_context=self._facts.max_context or context,
+            models=(self._model,) if self._model else _names(models),
         )
+        if card.get("owned_by") in TELLING_HEALTH:
+            status, reason, body = self._get(f"{self._root}/health")
+            if status == 503:
+                raise HttpError(f"its /health answered 503: {problem_of_body(body, reason).message}")
 
     def _llama_context(self) -> int | None:
         """A slot's context, as older llama.cpp servers tell it."""
@@ -231,7 +246,16 @@ class UpstreamEngine:
         if plan.key is not None:
             headers.append(("Authorization", f"Bearer {plan.key}"))
         deadline = time.monotonic() + plan.connect_s + PROBE_S
-        steps = exchange(plan.origin, "GET", path, headers, connect_s=plan.connect_s, tick_s=TICK_S, tls=plan.tls)
+        steps = exchange(
+            plan.origin,
+            "GET",
+            path,
+            headers,
+            connect_s=plan.connect_s,
+            tick_s=TICK_S,
+            tls=plan.tls,
+            kept=plan.kept,
+        )
         try:
             for step in steps:
                 if isinstance(step, Head):
@@ -265,6 +289,17 @@ def _object(value: object) -> Mapping[str, object]:
 
 def _list(value: object) -> list[Mapping[str, object]]:
     return [_object(entry) for entry in cast("list[object]", value)] if isinstance(value, list) else []
+
+
+def _names(models: list[Mapping[str, object]]) -> tuple[str, ...]:
+    """Every name that a request may use; llama.cpp lists aliases beside a model's id."""
+    names: dict[str, None] = {}
+    for card in models:
+        aliases = card.get("aliases")
+        for name in (card.get("id"), *(cast("list[object]", aliases) if isinstance(aliases, list) else [])):
+            if isinstance(name, str) and name:
+                names[name] = None
+    return tuple(names)
 
 
 def _positive(value: object) -> int | None:

@@ -18,7 +18,17 @@ from engine.chat_reader import ChatReader
 from engine.chat_relay import ChatRelay, RelayPlan
 from engine.chunk_repair import Identity
 from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Tick
-from engine.http_client import BadAnswer, Connected, ConnectFailed, Head, HttpError, Origin, Step, exchange
+from engine.http_client import (
+    BadAnswer,
+    Connected,
+    ConnectFailed,
+    Connections,
+    Head,
+    HttpError,
+    Origin,
+    Step,
+    exchange,
+)
 from engine.sse_codec import SseTooLong
 from engine.upstream_errors import problem_of_body, refusal
 
@@ -36,8 +46,9 @@ comes in that time can still say that the answer failed. What comes later is not
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """Where and how to ask. Times are in seconds; `who` names the server in messages; `extra` is added to bodies, and
-    `exact` where the client does not see the chunks; `model` is the server's own name for what it runs."""
+    """Where and how to ask. Times are in seconds; `who` names the server in messages; `model` is the server's own name
+    for what it runs; `extra` is added to bodies, and `exact` where the client does not see the chunks; `kept` is where
+    connections come from and go to."""
 
     origin: Origin
     path: str
@@ -50,6 +61,7 @@ class CallPlan:
     model: Callable[[], str]
     tls: ssl.SSLContext | None = None
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
+    kept: Connections | None = None
     exact: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
@@ -129,7 +141,15 @@ class Call:
         self._cancel = cancel
         self._on_contact = on_contact
         self._steps = exchange(
-            plan.origin, "POST", plan.path, headers, body, connect_s=plan.connect_s, tick_s=TICK_S, tls=plan.tls
+            plan.origin,
+            "POST",
+            plan.path,
+            headers,
+            body,
+            connect_s=plan.connect_s,
+            tick_s=TICK_S,
+            tls=plan.tls,
+            kept=plan.kept,
         )
         self._reader = _reader(plan, request)
         self._connected = False
@@ -147,8 +167,6 @@ class Call:
                     yield Cancelled(self._cancel.by, self._reader.usage if self._accepted else None)
                     return
                 for event in self._advance() or [Tick()]:
-                    if self._cancel.is_set() and not isinstance(event, Failed):
-                        break
                     yield event
                     if event is self._reader.terminal or isinstance(event, Failed):
                         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import logging
 import shutil
@@ -70,19 +71,50 @@ def build_llama(config: Config) -> Engine:
     )
 
 
-def build_upstream(config: Config) -> Engine:
-    from engine.upstream import UpstreamEngine
+def build_managed(config: Config) -> Engine:
+    from engine.managed import ManagedUpstream
 
+    run = config.run
     try:
-        return UpstreamEngine(
-            config.upstream[0],
+        return ManagedUpstream(
+            config.upstream_command[0],
+            url=config.upstream[0] if config.upstream else None,
             model=config.model,
             key=config.upstream_key,
-            slots=config.parallel or 64,
+            parallel=config.parallel,
+            cwd=run.cwd,
+            env=run.env,
+            log=run.log,
             silence_s=config.silence_s,
         )
     except ValueError as error:
         raise ConfigError(f"upstream: {error}") from None
+
+
+def build_upstream(config: Config) -> Engine:
+    from engine.upstream import UpstreamEngine
+    from engine.upstream_pool import UpstreamPool
+
+    if config.upstream_command:
+        return build_managed(config)
+    several = len(config.upstream) > 1
+    members: dict[str, Engine] = {}
+    for number, url in enumerate(config.upstream, 1):
+        try:
+            member = UpstreamEngine(
+                url,
+                model=config.model,
+                key=config.upstream_key,
+                slots=config.parallel or 64,
+                silence_s=config.silence_s,
+                who=f"upstream {number}" if several else None,
+            )
+        except ValueError as error:
+            raise ConfigError(f"upstream: {error}") from None
+        if member.url in members:
+            raise ConfigError(f"upstream: {member.url} is given twice; a server cannot stand in for itself")
+        members[member.url] = member
+    return UpstreamPool(members, queue_wait_s=config.limits.queue_wait_s) if several else next(iter(members.values()))
 
 
 def build_strata(config: Config) -> Engine:
@@ -252,10 +284,13 @@ def serve_until(svc: Service, http: Server, stop: threading.Event) -> int:
         if stop.is_set():
             return 0
     if start.error is not None:
-        if svc.engine.facts.kind != "upstream":
+        if svc.engine.status().state not in ("unreachable", "ready"):  # a process of ours
             print(f"strata-serve: the engine did not start: {start.error}", file=sys.stderr)  # noqa: T201 - one clear message
             return EXIT_ENGINE
         log.warning("the upstream is not reachable yet: %s", start.error)
+    # What is loaded by now stays: a full collection, for which all streams wait, need not walk through it each time.
+    gc.collect()
+    gc.freeze()
     print(ready_line(svc, http), flush=True)  # noqa: T201 - the one line on stdout
     while not stop.wait(SIGNAL_POLL_S):
         pass

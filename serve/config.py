@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from engine.api import SamplingValue
+from serve.command_line import split_command
 from serve.service import Access, Limits
 
 SECONDS_A_DAY = 86_400
@@ -65,15 +66,32 @@ def string(text: object) -> str:
     return text
 
 
+PORT = "{port}"
+"""What stands in `upstream-command` for the port that the engine chooses."""
+
+
+def command(given: object) -> tuple[str, ...]:
+    """A program and its arguments: one line of text, or an array of them in the file."""
+    if isinstance(given, list):
+        words = tuple(string(word) for word in cast("list[object]", given))
+    else:
+        words = split_command(string(given))
+    if not words or not words[0]:
+        raise ValueError("no command")
+    return words
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. Its key in the config file is the name with `_`."""
+    """One option. Its key in the config file is the name with `_`. `array`: one value may itself be an array of strings
+    there; several are an array of arrays."""
 
     name: str
     parse: Callable[[object], object]
     default: object
     help: str
     repeat: bool = False
+    array: bool = False
     choices: tuple[str, ...] | None = None
 
     @property
@@ -86,7 +104,15 @@ OPTIONS = (
     Option("model", string, None, "a GGUF file for --engine llama (default: SmolLM2-135M-Instruct)"),
     Option("parallel", positive, None, "requests at once (default: 1; a pipe engine: its batch slots)"),
     Option("context", positive, 4096, "tokens of context for each request of --engine llama"),
-    Option("upstream", string, (), "URL of an OpenAI-compatible server; implies the engine", repeat=True),
+    Option("upstream", string, (), "URL of an OpenAI-compatible server (repeatable); implies the engine", repeat=True),
+    Option(
+        "upstream-command",
+        command,
+        (),
+        "command that starts an OpenAI-compatible server on port {port}; it is run, watched and restarted",
+        repeat=True,
+        array=True,
+    ),
     Option("upstream-key", string, None, "API key for the upstream"),
     Option("script", string, None, "script of the fake engine: a JSON file, or the name of one that ships"),
     Option("host", string, "127.0.0.1", "address to listen on"),
@@ -142,6 +168,7 @@ class Config:
     parallel: int | None
     context: int
     upstream: tuple[str, ...]
+    upstream_command: tuple[tuple[str, ...], ...]
     upstream_key: str | None
     script: str | None
     host: str
@@ -212,6 +239,7 @@ def load(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) ->
         parallel=cast("int | None", values["parallel"]),
         context=cast("int", values["context"]),
         upstream=cast("tuple[str, ...]", values["upstream"]),
+        upstream_command=cast("tuple[tuple[str, ...], ...]", values["upstream_command"]),
         upstream_key=cast("str | None", values["upstream_key"]),
         script=cast("str | None", values["script"]),
         host=cast("str", values["host"]),
@@ -230,7 +258,8 @@ def _value(option: Option, given: object, file: Mapping[str, object]) -> object:
         return option.default
     try:
         if option.repeat:
-            return tuple(option.parse(item) for item in _items(raw))
+            one = option.array and given is None and _is_words(raw)
+            return tuple(option.parse(item) for item in ([raw] if one else _items(raw)))
         value = option.parse(raw)
     except (TypeError, ValueError) as error:
         why = str(error) if "convert" not in str(error) and "literal" not in str(error) else "not a number"
@@ -242,6 +271,11 @@ def _value(option: Option, given: object, file: Mapping[str, object]) -> object:
 
 def _items(raw: object) -> list[object]:
     return cast("list[object]", raw) if isinstance(raw, list) else [raw]
+
+
+def _is_words(raw: object) -> bool:
+    words = cast("list[object]", raw) if isinstance(raw, list) else []
+    return bool(words) and all(isinstance(word, str) for word in words)
 
 
 def _read_config(path: str) -> dict[str, object]:
@@ -257,7 +291,7 @@ def _read_config(path: str) -> dict[str, object]:
 
 
 def _implied_engine(values: Mapping[str, object], run: RunConfig) -> str:
-    if values["upstream"]:
+    if values["upstream"] or values["upstream_command"]:
         return "upstream"
     if values["script"]:
         return "fake"
@@ -265,14 +299,34 @@ def _implied_engine(values: Mapping[str, object], run: RunConfig) -> str:
 
 
 def _check_engine(engine: str, values: Mapping[str, object], run: RunConfig) -> None:
-    if engine == "upstream" and not values["upstream"]:
-        raise ConfigError("upstream: --engine upstream needs --upstream URL")
-    if len(cast("tuple[str, ...]", values["upstream"])) > 1:
-        raise ConfigError("upstream: more than one is not supported by this version; give one URL")
+    commands = cast("tuple[tuple[str, ...], ...]", values["upstream_command"])
+    if engine == "upstream" and not values["upstream"] and not commands:
+        raise ConfigError("upstream: --engine upstream needs --upstream URL or --upstream-command COMMAND")
+    if commands:
+        _check_commands(engine, commands, cast("tuple[str, ...]", values["upstream"]))
     if engine == "fake" and not values["script"]:
         raise ConfigError("script: --engine fake needs --script FILE; `python -m engine.fake --list` shows what ships")
     if engine == "strata" and not run.exe:
         raise ConfigError("config: --engine strata needs --config FILE with 'exe'")
+
+
+def _check_commands(engine: str, commands: Sequence[tuple[str, ...]], urls: tuple[str, ...]) -> None:
+    """One command, whose server's address is either the port that we choose or the one URL."""
+    if engine != "upstream":
+        raise ConfigError(f"upstream-command: --engine {engine} runs no command; leave one of the two out")
+    if len(commands) > 1:
+        raise ConfigError("upstream-command: more than one is not supported by this version; give one")
+    if not any(PORT in word for word in commands[0]):
+        if len(urls) != 1:
+            raise ConfigError(
+                f"upstream-command: it has no {PORT}; write {PORT} where the server's port belongs, or give the URL at "
+                "which it serves by --upstream"
+            )
+    elif urls:
+        raise ConfigError(
+            f"upstream: the command has {PORT}, so its server's address is known; leave --upstream out, or write the "
+            f"server's own port instead of {PORT}"
+        )
 
 
 def _run_config(file: Mapping[str, object]) -> RunConfig:

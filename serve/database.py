@@ -226,9 +226,16 @@ def _create(path: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """An empty file is: one that was just made. Source: sqlite.org/fileformat2.html, 1.3 "The Database Header"."""
+    """An empty file is: one that was just made. So is a database in which nothing was ever made, as SQLite leaves it
+    between its first write and ours. Source: sqlite.org/fileformat2.html, 1.3 "The Database Header": versions 1 of the
+    format have no log beside them that could hold more; the schema cookie counts changes of the schema."""
     if not path.is_file():  # a pipe would wait for its writer
         return False
     with path.open("rb") as file:
         header = file.read(100)
-    return not header or (header.startswith(MAGIC) and int.from_bytes(header[68:72], "big") == APPLICATION_ID)
+    if not header:
+        return True
+    if not header.startswith(MAGIC):
+        return False
+    cookie, version, application = (int.from_bytes(header[at : at + 4], "big") for at in (40, 60, 68))
+    return application == APPLICATION_ID or (header[18:20] == b"\1\1" and not (cookie or version or application))

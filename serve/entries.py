@@ -133,7 +133,8 @@ def encode(entries: Sequence[Entry]) -> bytes:
     Raises: ValueError: a text is not valid Unicode (half a surrogate pair), or `logprobs` is not a JSON value.
     """
     try:
-        return _encode([_row(entry) for entry in entries])
+        # a plain text at once, because most entries are
+        return _encode([e.text if type(e) is Text and e.logprobs is None else _row(e) for e in entries])
     except UnicodeEncodeError:
         raise ValueError("the answer's text is not valid Unicode: it holds half a surrogate pair") from None
     except (TypeError, OverflowError, RecursionError) as error:
@@ -153,9 +154,9 @@ def decode(data: bytes) -> list[Entry]:
 
 
 def _row(entry: Entry) -> object:
-    if isinstance(entry, Text):  # first, because most entries are
-        return entry.text if entry.logprobs is None else ("t", entry.text, entry.logprobs)
     match entry:
+        case Text(text=text, logprobs=logprobs):
+            return text if logprobs is None else ("t", text, logprobs)
         case Reasoning(text=text):
             return ("r", text)
         case ToolCallStart(index=index, id=id_, name=name):

@@ -25,7 +25,7 @@ from serve.lifecycle import BodyState
 from serve.parse.body import json_object
 from serve.request import BadRequest
 from serve.service import Service
-from serve.wire import ErrorBody
+from serve.wire import ErrorBody, ErrorObject
 
 log = logging.getLogger("strata.http")
 
@@ -35,6 +35,7 @@ IO_TIMEOUT_S = 60.0
 """How long a client may be slow with one read or write before its connection is given up."""
 PEER_CHECK_S = 0.1
 PREFLIGHT_MAX_AGE_S = 600
+FAULT = "internal error; the server's log has the details"
 PASSED = re.compile(r"x-(?!api-key$|forwarded-|real-ip$).*|openai-.*|traceparent|tracestate|baggage", re.IGNORECASE)
 """Request headers that are passed on to an upstream."""
 PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
@@ -42,6 +43,10 @@ PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStat
 
 class ClientGone(Exception):
     """The client's connection is broken."""
+
+
+class Unfinished(Exception):
+    """No true ending is known for an open stream: its connection breaks without the final chunk."""
 
 
 Action: TypeAlias = Callable[..., None]
@@ -88,12 +93,11 @@ class Exchange(BaseHTTPRequestHandler):
         self._expects_continue = False
         self._allow: Iterable[str] = ()
         self._stream: StreamBody | None = None
-        self._ending: Callable[[BaseException], bytes] | None = None
         self.head: object = None
         self.request_id = uuid.uuid4().hex[:16]
         try:
             super().handle_one_request()
-        except (ConnectionError, TimeoutError, ClientGone):
+        except (ConnectionError, TimeoutError, ClientGone, Unfinished):
             self.close_connection = True
 
     def handle_expect_100(self) -> bool:
@@ -126,10 +130,14 @@ class Exchange(BaseHTTPRequestHandler):
         try:
             actions, params = self._find(urlsplit(self.path).path.rstrip("/") or "/")
             self._allow = actions
-            if method == "OPTIONS" and actions:
+            # A browser's preflight comes without credentials (Fetch, "CORS-preflight fetch"); any other needs the key.
+            if method == "OPTIONS" and actions and "Access-Control-Request-Method" in self.headers:
                 self._preflight()
                 return
             self._check_access()
+            if method == "OPTIONS" and actions:
+                self._preflight()
+                return
             if not actions:
                 raise BadRequest(f"no such path: {urlsplit(self.path).path[:80]!r}", status=404)
             action = actions.get(method)
@@ -138,7 +146,7 @@ class Exchange(BaseHTTPRequestHandler):
             action(self, **params)
         except BadRequest as error:
             self._refuse(error)
-        except (ConnectionError, TimeoutError, ClientGone):
+        except (ConnectionError, TimeoutError, ClientGone, Unfinished):
             raise
         except Exception as error:
             log.exception("%s internal error", self.request_id)
@@ -276,18 +284,19 @@ class Exchange(BaseHTTPRequestHandler):
         without the final chunk."""
         self.close_connection = True
         if not self._answered:
-            self.send_json(500, outcomes.http_error(500, "internal error; the server's log has the details"))
+            self.send_json(500, outcomes.http_error(500, FAULT))
         elif self._stream is not None and self._stream.state is BodyState.OPEN:
             self.end_stream(error)
 
     def end_stream(self, error: BaseException) -> None:
-        """End an open stream as its API tells a fault of ours.
+        """End an open stream at a fault of ours, as its API tells one if it can: where the events have numbers, nobody
+        knows how many of the last ones were sent.
 
-        Raises: whatever keeps that from being said: the connection is to be broken then.
+        Raises: `error`: nothing more can be said; the connection is to be broken.
         """
         if self._stream is None or self._ending is None:
             raise error
-        self._stream.finish(self._ending(error))
+        self._stream.finish(self._ending(outcomes.http_error(500, FAULT)["error"]))
 
     # --- streams -------------------------------------------------------------------------------------
 
@@ -311,11 +320,11 @@ class Exchange(BaseHTTPRequestHandler):
     def open_stream(
         self,
         head: object,
-        ending: Callable[[BaseException], bytes] | None = None,
+        ending: Callable[[ErrorObject], bytes] | None = None,
         more: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Send the response head. `head` is what the stream's events share; `ending` gives the last bytes where a
-        fault of ours ends the stream (None: the handler's own form); `more` are further headers."""
+        """Send the response head. `head` is what the stream's events share; `ending` gives the last bytes of a stream
+        that a fault of ours ends (None: nothing can be said then); `more` are further headers."""
         chunked = self.request_version != "HTTP/1.0"
         headers = {**dict(more), **dict(sse.HEADERS)}
         if chunked:

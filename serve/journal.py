@@ -25,33 +25,36 @@ class Journal:
         self._entries: list[Entry] = []
         self._ended: Ended | None = None
         self._over = threading.Event()  # of its own: who waits for the end only is not woken by every entry
-        self._lock = threading.Lock()  # taken by itself where nobody waits: a condition's own `with` costs more
-        self._changed = threading.Condition(self._lock)
-        self._followers = 0  # that wait now: appending is cheap while nobody does
+        self._changed = threading.Condition()
+        self._followers = 0  # that wait now, or are about to: appending takes no lock while nobody does
 
     def append(self, entry: Made) -> None:
         """Add what was made. Does not block.
 
         Raises: RuntimeError: the answer has ended.
         """
-        with self._lock:
-            self._add(entry)
+        if self._ended is not None:
+            raise RuntimeError("nothing can follow the end of an answer")
+        self._entries.append(entry)  # one step for every reader: no lock is needed to see it or not
+        if self._followers:
+            self._wake()
 
     def end(self, ended: Ended) -> None:
         """Add the last entry. Does not block.
 
         Raises: RuntimeError: the answer has ended.
         """
-        with self._lock:
-            self._add(ended)
-            self._ended = ended
-        self._over.set()
-
-    def _add(self, entry: Entry) -> None:
         if self._ended is not None:
             raise RuntimeError("nothing can follow the end of an answer")
-        self._entries.append(entry)
-        if self._followers:
+        self._entries.append(ended)
+        self._ended = ended
+        self._wake()
+        self._over.set()
+
+    def _wake(self) -> None:
+        """A follower counts itself before it looks for entries, and who appends looks at the count after it appended:
+        so one of them sees the other."""
+        with self._changed:
             self._changed.notify_all()
 
     @property
@@ -64,8 +67,7 @@ class Journal:
 
     def since(self, first: int) -> list[Entry]:
         """A copy of the entries from index `first` (≥ 0) that are there now; empty past the last one."""
-        with self._lock:
-            return self._entries[first:]
+        return self._entries[first:]
 
     def wait_ended(self, timeout_s: float) -> bool:
         """Block up to `timeout_s` seconds; whether it has ended."""
@@ -86,11 +88,11 @@ class Journal:
                 return
 
     def _wait(self, first: int, timeout_s: float) -> list[Entry]:
-        with self._changed:
-            if len(self._entries) <= first:
+        if len(self._entries) <= first:
+            with self._changed:
                 self._followers += 1
                 try:
                     self._changed.wait_for(lambda: len(self._entries) > first, timeout_s)
                 finally:
                     self._followers -= 1
-            return self._entries[first:]
+        return self._entries[first:]

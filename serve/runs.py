@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from engine.api import TICK_S, Cancel, failed_of
@@ -44,6 +44,11 @@ POLL_S = 0.25
 """How often a running record of another process is looked at."""
 CANCEL_WAIT_S = 10.0
 CLOSE_WAIT_S = 5.0
+
+
+class Forgotten(Exception):
+    """How an answer ends that is followed is not known here: it was deleted meanwhile, or another process makes it and
+    this one stops."""
 
 
 def new_id(prefix: str) -> str:
@@ -118,6 +123,9 @@ class Run:
         beat = time.monotonic()
         for event in self.watched(first, events):
             match event:
+                case Text() | Reasoning() | ToolCallArgs():
+                    beat = time.monotonic()
+                    yield event
                 case Finished() | Cancelled() | Failed():
                     yield self.ended or Ended(event, time.time())
                 case Tick() | Progress():
@@ -132,17 +140,23 @@ class Run:
 
     def watched(self, first: Event, events: Generator[Event, None, None]) -> Generator[Event, None, None]:
         """The events as they come, up to the terminal, while what they say is kept. Blocks as `events` does."""
+        journal = self.journal
         event = first
         while True:
-            if isinstance(event, Finished | Cancelled | Failed):
-                yield event
-                return
-            self._kept(*_entries(event))
+            match event:
+                case Text() | Reasoning() | ToolCallArgs():  # nearly all of them: this way is kept short
+                    if self._begun:
+                        journal.append(event)
+                case Finished() | Cancelled() | Failed():
+                    yield event
+                    return
+                case _:
+                    self._kept(*_entries(event))
             yield event
-            if self.journal.dropped and self.record.background:  # deleted, so nobody can ever read it
+            if journal.dropped and self.record.background:  # deleted, so nobody can ever read it
                 self.cancel.cancel("operator")
-            if self.journal.fault is not None and self._unsaved is None:
-                self._unsaved = self.journal.fault
+            if journal.fault is not None and self._unsaved is None:
+                self._unsaved = journal.fault
                 self.cancel.cancel("operator")  # what is held back and the counts come with its end
             event = next(events)
 
@@ -179,6 +193,8 @@ class Runs:
         self._store = store
         self._recorder = None if store is None else Recorder(store, on_cancel=self._cancel_here)
         self._live: dict[str, Run] = {}
+        self._readers = 0
+        self._closing = False
         self._changed = threading.Condition()
 
     @property
@@ -244,29 +260,36 @@ class Runs:
         stored = None if self._store is None else self._store.load(id_)
         return None if stored is None else Kept(stored.record, stored.entries)
 
-    def follow(self, id_: str) -> Iterator[Entry | Tick]:
+    def follow(self, id_: str) -> Generator[Entry | Tick, None, None]:
         """All entries from the first, then live until the `Ended`, wherever the answer is made; at least one event
-        every `TICK_S`. Blocks as it is read.
+        every `TICK_S`. Blocks as it is read; `close` waits until it is closed.
 
-        Raises: StoreError.
+        Raises: StoreError, Forgotten.
         """
         with self._changed:
             run = self._live.get(id_)
-        return self._follow_store(id_) if run is None else run.journal.follow()
+            self._readers += 1
+        try:
+            yield from self._follow_store(id_) if run is None else run.journal.follow()
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
 
     def _follow_store(self, id_: str) -> Iterator[Entry | Tick]:
         assert self._store is not None
         seen, pause = 0, threading.Event()
         while True:
             found = self._store.entries_from(id_, seen)
-            if found is None:  # deleted while it was read
-                yield Ended(Cancelled("operator"), time.time())
-                return
+            if found is None:
+                raise Forgotten
             entries, ended = found
             yield from entries
             seen += len(entries)
             if ended:
                 return
+            if self._closing:
+                raise Forgotten
             for _ in range(max(1, round(POLL_S / TICK_S))):
                 yield Tick()
                 pause.wait(TICK_S)
@@ -294,9 +317,10 @@ class Runs:
             run.journal.wait_ended(CANCEL_WAIT_S)
         elif self._store is not None and self._store.ask_cancel(id_):
             deadline = time.monotonic() + CANCEL_WAIT_S
-            for entry in self.follow(id_):
-                if isinstance(entry, Tick) and time.monotonic() > deadline:
-                    break
+            with suppress(Forgotten):
+                for entry in self.follow(id_):
+                    if isinstance(entry, Tick) and time.monotonic() > deadline:
+                        break
         return self.load(id_)
 
     def delete(self, id_: str) -> bool:
@@ -315,8 +339,11 @@ class Runs:
         return self._store.delete(id_) or run is not None
 
     def close(self) -> None:
-        """Wait for answers that are being settled, write what there is, close the store. Bounded."""
+        """Wait for answers that are being settled and for who reads them, write what there is, close the store.
+        Bounded."""
         with self._changed:
             self._changed.wait_for(lambda: all(run.journal.ended for run in self._live.values()), CLOSE_WAIT_S)
+            self._closing = True
+            self._changed.wait_for(lambda: not self._readers, CLOSE_WAIT_S)
         if self._recorder is not None:
             self._recorder.close()

@@ -114,12 +114,6 @@ class Handler(Exchange):
         else:
             self._stream.finish(ending)
 
-    def end_stream(self, error: BaseException) -> None:
-        if self._ending is None and isinstance(self.head, encode_chat.Head):
-            self._sse_error(error, {})
-        else:
-            super().end_stream(error)
-
 
 def make_handler(svc: Service) -> type[Handler]:
     """The handler class for one service, for any `socketserver`-based HTTP server."""

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, cast
 
 from engine.api import (
@@ -73,12 +73,13 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be run. `parse` is None for engines that speak chat."""
+    """What is to be run. `parse` is None for engines that speak chat; `call_due`: the answer must be a tool call."""
 
     request: EngineRequest
     check: StructuredCheck | None
     parse: ParseConfig | None
     prompt_tokens: int
+    call_due: bool = False
 
 
 def new_call_id() -> str:
@@ -123,9 +124,14 @@ class Service:
         return self._model_name or self.engine.facts.model
 
     def model_for(self, req: Mapping[str, object]) -> str:
-        """The model name to answer with: the one asked for if it is one of ours."""
+        """The model name to answer with: the one asked for if it is one of ours or of an upstream."""
         asked = req.get("model")
-        return asked if isinstance(asked, str) and asked in self.aliases else self.model
+        return asked if isinstance(asked, str) and asked in self.models else self.model
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All names that a request can use, the default one first."""
+        return tuple(dict.fromkeys((self.model, *self.aliases, *self.engine.facts.models)))
 
     def loaded(self) -> bool:
         """Whether the engine can serve without being started. Does not block."""
@@ -149,6 +155,7 @@ class Service:
                 "finishing": engine.finishing,
                 "last_death": engine.last_death,
                 "progress": None if engine.progress is None else list(engine.progress),
+                "members": [asdict(member) for member in engine.members],
             },
             "queue": {"running": queue.running, "waiting": queue.waiting, "max": self.limits.queue_max},
             "uptime_s": round(time.time() - self.started_at, 3),
@@ -207,7 +214,7 @@ class Service:
                 yield Tick()
             events = self._engine_events(plan, cancel)
             with closing(events):
-                yield from verified(events, plan.check)
+                yield from verified(events, plan.check, call_due=plan.call_due)
 
     def _engine_events(self, plan: Plan, cancel: Cancel) -> Generator[Event, None, None]:
         source = self.engine.stream(plan.request, cancel)
@@ -259,7 +266,7 @@ class Service:
         if self.engine.facts.speaks == "chat":
             pieces = check is not None or request.store
             chat = ChatRequest(request.body, request.headers, request.form, pieces, request.id)
-            return Plan(chat, check, None, 0)
+            return Plan(chat, check, None, 0, _is_forced(request))
         if request.choices > 1:
             raise BadRequest(f"n: {request.choices} is not supported by this engine; send 1 or leave it out", "n")
         if request.logprobs:
@@ -279,9 +286,9 @@ class Service:
 
     def _prefill(self, request: GenerateRequest) -> str:
         """How an answer that must be a tool call begins: the model is put into the middle of one."""
-        choice, _, name = request.tool_choice.partition(":")
-        if choice in ("auto", "none") or self.template is None:
+        if not _is_forced(request) or self.template is None:
             return ""
+        name = request.tool_choice.partition(":")[2]
         if not name and len(request.tools) == 1:
             name = tool_name(request.tools[0])
         return forced_call(self.template, name or None)
@@ -305,7 +312,8 @@ class Service:
             end_ids=frozenset(self.tokenizer.end_ids),
             prefill=prefill,
         )
-        return Plan(TokenRequest(tuple(ids), max_new, {**self._sampling, **sampling}), check, parse, len(ids))
+        tokens = TokenRequest(tuple(ids), max_new, {**self._sampling, **sampling})
+        return Plan(tokens, check, parse, len(ids), call_due=bool(prefill))
 
     def prepare(
         self,
@@ -439,6 +447,11 @@ def sampling_of(req: Mapping[str, object]) -> dict[str, SamplingValue]:
         if isinstance(value, int | float) and not isinstance(value, bool):
             found[key] = value
     return found
+
+
+def _is_forced(request: GenerateRequest) -> bool:
+    """Whether the answer must be a tool call."""
+    return request.tool_choice not in ("auto", "none")
 
 
 def _tool_spec(tool: Json) -> ToolSpec:

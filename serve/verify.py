@@ -21,15 +21,16 @@ from engine.events import (
 from serve.structured import StructuredCheck
 
 
-def verified(source: Iterator[Event], check: StructuredCheck | None) -> Iterator[Event]:
-    """Pass events on; the terminal is checked: every call ended, a finish reason that fits, a structured answer valid.
+def verified(source: Iterator[Event], check: StructuredCheck | None, *, call_due: bool = False) -> Iterator[Event]:
+    """Pass events on; the terminal is checked: every call ended, a finish reason that fits, a structured answer valid,
+    a call made where one is due (`tool_choice` required or named).
 
     Does not close the source (its owner does)."""
     names: dict[int, str] = {}
     ended: set[int] = set()
     for event in source:
         if isinstance(event, Finished):
-            yield _verdict(event, names, ended, check)
+            yield _verdict(event, names, ended, check, call_due)
             return
         for piece in event.pieces if isinstance(event, Passed) else (event,):
             match piece:
@@ -44,7 +45,9 @@ def verified(source: Iterator[Event], check: StructuredCheck | None) -> Iterator
         yield event
 
 
-def _verdict(end: Finished, names: dict[int, str], ended: set[int], check: StructuredCheck | None) -> Finished | Failed:
+def _verdict(
+    end: Finished, names: dict[int, str], ended: set[int], check: StructuredCheck | None, call_due: bool
+) -> Finished | Failed:
     unfinished = [names[index] for index in names if index not in ended]
     if end.reason in ("stop", "tool_calls"):
         if unfinished:
@@ -56,9 +59,12 @@ def _verdict(end: Finished, names: dict[int, str], ended: set[int], check: Struc
             return end
         if names:
             return Finished("tool_calls", end.usage, end.stop_sequence)
+        if call_due:
+            message = "tool_choice asks for a tool call, but the model made none"
+            return Failed(FailKind.TOOL_CALL, message, end.usage)
         if check is not None and (reason := check.verdict("stop")) is not None:
-            return Failed(FailKind.STRUCTURED, reason, end.usage)
+            return Failed(FailKind.STRUCTURED, f"structured output failed: {reason}", end.usage)
         return end
     if check and end.reason == "length" and not names and (reason := check.verdict("length")) is not None:
-        return Failed(FailKind.STRUCTURED, reason, end.usage)
+        return Failed(FailKind.STRUCTURED, f"structured output failed: {reason}", end.usage)
     return end

@@ -249,17 +249,17 @@ class PipeEngine:
         while True:
             with self._lock:
                 events, ending = answer.take(TICK_S)
-            for event in events:
-                if answer.cancel.is_set():
-                    break
-                yield event
-            else:
-                if ending is not None:
-                    yield ending
-                    return
+            yield from events
+            if ending is not None:
+                yield ending
+                return
             if answer.cancel.is_set():
+                with self._lock:  # what came and what is counted have to be of one moment
+                    events, _ = answer.take(0.0)
+                    usage = answer.usage()
                 self._leave(answer)
-                yield Cancelled(answer.cancel.by, answer.usage())
+                yield from events
+                yield Cancelled(answer.cancel.by, usage)
                 return
             if not events:
                 yield Tick()

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import psutil
+
+ENDED_S = 2.0
+ENDED_STEP_S = 0.005
 
 
 class SpawnError(Exception):
@@ -16,7 +24,8 @@ class NothingWritten(BrokenPipeError):
 
 
 class Child(Protocol):
-    """One process with pipes at stdin, stdout and stderr. All its methods may be called from any thread."""
+    """One process with pipes at stdin, stdout and stderr; one that is not spoken to has an empty stdin, and a single
+    pipe, read as stdout, for all that it says. All methods may be called from any thread."""
 
     pid: int
 
@@ -60,7 +69,8 @@ class Child(Protocol):
         ...
 
     def sweep(self) -> None:
-        """After the exit: kill what it left behind, then give its process id back to the system."""
+        """After the exit: kill what it left behind, then give its process id back to the system. Blocks until what was
+        killed is gone, with the memory that it held (`ENDED_S` seconds at most)."""
         ...
 
     def close(self) -> None:
@@ -68,18 +78,40 @@ class Child(Protocol):
         ...
 
 
-Spawn = Callable[[Sequence[str], str | None, Mapping[str, str] | None], Child]
+Changes: TypeAlias = Mapping[str, str | None]
+"""What is different in a child's environment; None takes a variable out."""
 
 
-def spawn(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> Child:
+def environment(changes: Changes | None) -> dict[str, str] | None:
+    """Our environment with these changes; None if there are none."""
+    if changes is None:
+        return None
+    changed = {name.upper() if sys.platform == "win32" else name: value for name, value in changes.items()}
+    return {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+
+
+def wait_ended(processes: Iterable[psutil.Process]) -> None:
+    """Block until none of them runs, `ENDED_S` seconds at most. A zombie does not run."""
+    end_s = time.monotonic() + ENDED_S
+    while any(_runs(process) for process in processes) and time.monotonic() < end_s:
+        time.sleep(ENDED_STEP_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def spawn(argv: Sequence[str], cwd: str | None, env: Changes | None, spoken: bool = True) -> Child:
     """Start a program on this thread, which must live as long as the child does (Linux ties the two together).
 
-    `env` is added to our own. Raises: SpawnError.
+    Raises: SpawnError.
     """
     if sys.platform == "win32":
         from engine.supervisor.windows import WindowsChild
 
-        return WindowsChild(argv, cwd, env)
+        return WindowsChild(argv, cwd, env, spoken)
     from engine.supervisor.posix import PosixChild
 
-    return PosixChild(argv, cwd, env)
+    return PosixChild(argv, cwd, env, spoken)

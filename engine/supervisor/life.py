@@ -2,7 +2,8 @@
 
 Four threads: this one starts the child, waits for its exit and keeps the deadlines (it must be the thread that started
 it: Linux's parent-death signal is tied to the thread); a reader passes stdout on line by line and tells the death after
-the last line; one drains stderr; one writes stdin. It does not restart anything.
+the last line; one drains stderr; one writes stdin. A child that is not spoken to has only the first two, and its reader
+drains the log. It does not restart anything.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from engine.events import FailKind
 from engine.pipe_codec import LineSplitter
-from engine.supervisor.child import Child, SpawnError, spawn
+from engine.supervisor.child import Changes, Child, SpawnError, spawn
 from engine.supervisor.death import Death, LogTail, OomWatch, exit_words, one_line
 from engine.supervisor.writer import Sending, Writer
 
@@ -37,14 +38,19 @@ STUCK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What to run. `env` is added to our own environment; stderr is appended to `log_path`; `name` names the child in
-    messages ("the engine")."""
+    """What to run. `env` is added to our own environment (None: the variable is taken out); stderr is appended to
+    `log_path`; `name` names the child in messages ("the engine").
+
+    `spoken`: it reads commands from stdin and answers on stdout. Without, its stdin is empty, its stdout is part of the
+    log as its stderr is, and `Supervisor.ready` says when it is ready.
+    """
 
     argv: tuple[str, ...]
     cwd: str | None = None
-    env: Mapping[str, str] | None = None
+    env: Changes | None = None
     log_path: str | None = None
     name: str = "the engine"
+    spoken: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class Life:
         self._tail = LogTail()
         self._log_done = threading.Event()
         self._lock = threading.Lock()
+        self._spoken = True
         self._reason: tuple[str, FailKind] | None = None
         self._closed_output = False
         self._told = False
@@ -145,6 +152,16 @@ class Life:
             self.expected = True
         self._owner.life_stopping(self)
 
+    def ready(self) -> None:
+        """It serves from now on. Nothing happens if that was said before, or if it is over."""
+        with self._lock:
+            if self.over or self.ready_at_s is not None:
+                return
+            self.ready_at_s = time.monotonic()
+        if self.child is not None:
+            self._oom = OomWatch(self.child.pid)  # a wrapper may have moved it into a cgroup of its own
+        self._owner.life_ready(self)
+
     # --- the life thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -173,12 +190,13 @@ class Life:
             if self.over:
                 self._not_started(f"{self.name} was stopped before it was started")
                 return None
-            child = spawn(spec.argv, spec.cwd, spec.env)
+            child = spawn(spec.argv, spec.cwd, spec.env, spec.spoken)
         except SpawnError as error:
             self._not_started(str(error))
             return None
         self._oom = OomWatch(child.pid)
         self.child = child
+        self._spoken = spec.spoken
         self._owner.life_spawned(self)
         self._log_file = self._open_log(spec.log_path)
         return child
@@ -188,11 +206,13 @@ class Life:
         self._tell(Death(None, cause, (), time.monotonic(), kind, self.expected), had_process=False)
 
     def _watch_over(self, child: Child) -> None:
-        reader = self._thread("stdout", lambda: self._read_stdout(child))
-        others = [
-            self._thread("stderr", lambda: self._drain_stderr(child)),
-            self._thread("stdin", lambda: self._write_stdin(child)),
-        ]
+        others: list[threading.Thread] = []
+        if self._spoken:
+            reader = self._thread("stdout", lambda: self._read_stdout(child))
+            others.append(self._thread("stderr", lambda: self._drain_log(child.read_stderr)))
+            others.append(self._thread("stdin", lambda: self._write_stdin(child)))
+        else:
+            reader = self._thread("log", lambda: self._read_log(child))
         while not child.wait_exit(self._keep_deadlines(child)):
             pass
         self.exited.set()
@@ -251,7 +271,7 @@ class Life:
                     if self.over:
                         break
                     if self._callbacks.on_line(self.number, line) and self.ready_at_s is None:
-                        self._ready()
+                        self.ready()
         except Exception:  # a reader thread: a fault in a callback must end the life, not only the thread
             log.exception("reading a child's output failed")
             self.kill("internal error while reading the engine's output", FailKind.INTERNAL)
@@ -262,23 +282,19 @@ class Life:
         self._log_done.wait(LOG_AFTER_EXIT_S)
         self._tell_end(child)
 
+    def _read_log(self, child: Child) -> None:
+        self._drain_log(child.read_stdout)
+        self.exited.wait()  # a server may close its output and serve on
+        self._tell_end(child)
+
     def _write_stdin(self, child: Child) -> None:
         self._writer.run(child.write)
         if not self.over and not self.exited.wait(EXIT_AFTER_EOF_S):
             self.kill(f"{self.name} closed its input while it was still running", FailKind.DIED)
 
-    def _ready(self) -> None:
-        with self._lock:
-            if self.over:
-                return
-            self.ready_at_s = time.monotonic()
-        if self.child is not None:
-            self._oom = OomWatch(self.child.pid)  # a wrapper may have moved it into a cgroup of its own
-        self._owner.life_ready(self)
-
-    def _drain_stderr(self, child: Child) -> None:
+    def _drain_log(self, read: Callable[[], bytes]) -> None:
         try:
-            while chunk := child.read_stderr():
+            while chunk := read():
                 self._tail.feed(chunk)
                 if self._log_file is not None:
                     with contextlib.suppress(OSError, ValueError):

@@ -2,6 +2,9 @@
 
 The exit is watched without reaping, so that the process id, which is also the id of the group and the session, cannot
 be given to somebody else until everything left in them is killed.
+
+The parent-death signal reaches the child alone, and only on Linux. A child with a pipe at stdin sees the end of it when
+we are gone; for one that is not spoken to, a guard does that: a shell that holds a pipe of ours and kills the group.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import logging
 import os
 import select
 import signal
@@ -18,34 +22,39 @@ import termios
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
 
 import psutil
 
-from engine.supervisor.child import NothingWritten, SpawnError
+from engine.supervisor.child import Changes, NothingWritten, SpawnError, environment, wait_ended
+
+log = logging.getLogger("strata.supervisor")
 
 CHUNK_BYTES = 65_536
 POLL_STEP_S = 0.01
 LAUNCHER = Path(__file__).with_name("launcher.py")
+GUARD = ("/bin/sh", "-c", 'read -r word; kill -s KILL -- "-$1"', "sh")
+"""A program that kills a process group at the end of its stdin."""
 
 
 class PosixChild:
     """See `engine.supervisor.child.Child`."""
 
-    def __init__(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> None:
+    def __init__(self, argv: Sequence[str], cwd: str | None, env: Changes | None, spoken: bool = True) -> None:
         self._wake_r, self._wake_w, self._over_r, self._over_w = _two_pipes()  # `over` is told by closing its write end
         try:
-            self._process = _start(argv, cwd, None if env is None else {**os.environ, **env})
+            self._process = _start(argv, cwd, environment(env), spoken)
         except BaseException:
             for fd in (self._wake_r, self._wake_w, self._over_r, self._over_w):
                 os.close(fd)
             raise
         self.pid = self._process.pid
+        self._guard = None if spoken else _start_guard(self.pid)
         self._stdin, self._stdout, self._stderr = (
-            cast("IO[bytes]", stream).fileno()
+            None if stream is None else stream.fileno()
             for stream in (self._process.stdin, self._process.stdout, self._process.stderr)
         )
-        os.set_blocking(self._stdin, False)
+        if self._stdin is not None:
+            os.set_blocking(self._stdin, False)
         os.set_blocking(self._wake_w, False)
         self._pidfd = _pidfd(self.pid)
         self._over = False
@@ -112,8 +121,10 @@ class PosixChild:
     def read_stderr(self) -> bytes:
         return self._read(self._stderr)
 
-    def _read(self, fd: int) -> bytes:
+    def _read(self, fd: int | None) -> bytes:
         """After `finish_reading`, what the pipe holds already still comes, before the end."""
+        if fd is None:
+            return b""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         poll.register(self._over_r, select.POLLIN)
@@ -136,6 +147,8 @@ class PosixChild:
                 os.close(self._over_w)
 
     def write(self, data: bytes) -> None:
+        if self._stdin is None:
+            raise NothingWritten("the child is not spoken to")
         view = memoryview(data)
         poll = select.poll()
         poll.register(self._stdin, select.POLLOUT)
@@ -180,17 +193,29 @@ class PosixChild:
     def sweep(self) -> None:
         self._signal(signal.SIGKILL, group=True)
         self._kill_noted()
+        killed = list(self._noted)
         for pid in psutil.pids():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, psutil.Error):
                 if pid != self.pid and os.getsid(pid) == self.pid:
+                    killed.append(psutil.Process(pid))
                     os.kill(pid, signal.SIGKILL)
         if not self._closed and sys.platform == "linux":
             for pipe in (self._stdout, self._stderr):
-                if not _hung_up(pipe):
-                    _kill_writers(pipe)
+                if pipe is not None and not _hung_up(pipe):
+                    killed += _kill_writers(pipe)
+        wait_ended(killed)
+        self._dismiss_guard()
         with self._lock:
             self._process.wait()
             self._reaped = True
+
+    def _dismiss_guard(self) -> None:
+        """Before the process id is given back: the guard must not kill somebody else's group."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.kill()
+            guard.wait()
+            _close_pipes(guard)
 
     def close(self) -> None:
         self.finish_reading()
@@ -198,9 +223,7 @@ class PosixChild:
             if self._closed:
                 return
             self._closed = True
-            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-                with contextlib.suppress(OSError):
-                    cast("IO[bytes]", stream).close()
+            _close_pipes(self._process)
             for fd in (self._wake_r, self._wake_w, self._over_r, self._pidfd):
                 if fd is not None:
                     os.close(fd)
@@ -219,9 +242,22 @@ def _two_pipes() -> tuple[int, int, int, int]:
         raise SpawnError(f"no descriptor is left for a child process: {error.strerror}") from None
 
 
-def _start(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+def _start_guard(group: int) -> subprocess.Popen[bytes] | None:
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            [*GUARD, str(group)], stdin=pipe, stdout=nowhere, stderr=nowhere, cwd="/", env={}, start_new_session=True
+        )
+    except OSError as error:
+        log.warning("no guard for process %d, it may outlive this server: %s", group, error)
+        return None
+
+
+def _start(
+    argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, spoken: bool
+) -> subprocess.Popen[bytes]:
     if sys.platform != "linux" or not sys.executable:
-        return _popen(argv, argv[0], cwd, env)
+        return _popen(argv, argv[0], cwd, env, spoken)
     try:
         error_r, error_w = os.pipe()
     except OSError as error:
@@ -230,31 +266,35 @@ def _start(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) 
         keep_locale = "1" if "LC_CTYPE" in (os.environ if env is None else env) else "0"
         launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(error_w), keep_locale]
         try:
-            process = _popen([*launcher, *argv], argv[0], cwd, env, (error_w,))
+            process = _popen([*launcher, *argv], argv[0], cwd, env, spoken, (error_w,))
         finally:
             os.close(error_w)
         told = os.read(error_r, 32)  # b"" when the exec closed it
     finally:
         os.close(error_r)
     if told:
-        for stream in (process.stdin, process.stdout, process.stderr):
-            cast("IO[bytes]", stream).close()
+        _close_pipes(process)
         process.wait()
         raise SpawnError(f"cannot start {argv[0]!r}: {os.strerror(int(told))}")
     return process
 
 
 def _popen(
-    command: Sequence[str], name: str, cwd: str | None, env: Mapping[str, str] | None, pass_fds: tuple[int, ...] = ()
+    command: Sequence[str],
+    name: str,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    spoken: bool,
+    pass_fds: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     try:
         return subprocess.Popen(
             command,
             bufsize=0,
-            stdin=pipe,
+            stdin=pipe if spoken else subprocess.DEVNULL,
             stdout=pipe,
-            stderr=pipe,
+            stderr=pipe if spoken else subprocess.STDOUT,
             cwd=cwd,
             env=env,
             pass_fds=pass_fds,
@@ -265,6 +305,13 @@ def _popen(
         raise SpawnError(f"cannot start {name!r}{where}: {error.strerror or error}") from None
     except ValueError as error:  # a NUL in an argument
         raise SpawnError(f"cannot start {name!r}: {error}") from None
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def _pidfd(pid: int) -> int | None:
@@ -292,17 +339,20 @@ def _hung_up(fd: int) -> bool:
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
 
 
-def _kill_writers(fd: int) -> None:
+def _kill_writers(fd: int) -> list[psutil.Process]:
     """Kill the processes that hold the write end of this pipe: they left the child's session, and live on."""
+    killed: list[psutil.Process] = []
     pipe = f"pipe:[{os.fstat(fd).st_ino}]"
     for pid in psutil.pids():
         if pid == os.getpid():
             continue
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, psutil.Error):
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 if str(entry.readlink()) == pipe and _is_writer(pid, entry.name):
+                    killed.append(psutil.Process(pid))
                     os.kill(pid, signal.SIGKILL)
                     break
+    return killed
 
 
 def _is_writer(pid: int, fd: str) -> bool:

@@ -182,6 +182,13 @@ class Supervisor:
         if found is not None:
             found.kill(reason, kind)
 
+    def ready(self, life: int) -> None:
+        """This life is ready, says whoever looks after a child that is not spoken to. Does not block; nothing happens
+        if it was ready before, or is over."""
+        found = self._lives.get(life)
+        if found is not None:
+            found.ready()
+
     def poke(self, life: int) -> None:
         """Have `on_watch` called soon. Does not block."""
         found = self._lives.get(life)

@@ -15,13 +15,12 @@ if sys.platform == "win32":
     import subprocess
     import threading
     import time
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from ctypes import wintypes
-    from typing import IO, cast
 
     import psutil
 
-    from engine.supervisor.child import NothingWritten, SpawnError
+    from engine.supervisor.child import Changes, NothingWritten, SpawnError, environment, wait_ended
 
     log = logging.getLogger("strata.supervisor")
 
@@ -96,18 +95,18 @@ if sys.platform == "win32":
     class WindowsChild:
         """See `engine.supervisor.child.Child`."""
 
-        def __init__(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> None:
+        def __init__(self, argv: Sequence[str], cwd: str | None, env: Changes | None, spoken: bool = True) -> None:
             pipe = subprocess.PIPE
             flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED
             try:
                 self._process = subprocess.Popen(
                     argv,
                     bufsize=0,
-                    stdin=pipe,
+                    stdin=pipe if spoken else subprocess.DEVNULL,
                     stdout=pipe,
-                    stderr=pipe,
+                    stderr=pipe if spoken else subprocess.STDOUT,
                     cwd=cwd,
-                    env=None if env is None else {**os.environ, **env},
+                    env=environment(env),
                     creationflags=flags,
                 )
             except (OSError, ValueError) as error:
@@ -119,7 +118,7 @@ if sys.platform == "win32":
             with contextlib.suppress(psutil.Error):  # gone already: its exit will be seen
                 psutil.Process(self.pid).resume()
             self._stdin, self._stdout, self._stderr = (
-                cast("IO[bytes]", stream).fileno()
+                None if stream is None else stream.fileno()
                 for stream in (self._process.stdin, self._process.stdout, self._process.stderr)
             )
             self._woken = threading.Event()
@@ -151,7 +150,9 @@ if sys.platform == "win32":
         def read_stderr(self) -> bytes:
             return self._read(self._stderr)
 
-        def _read(self, fd: int) -> bytes:
+        def _read(self, fd: int | None) -> bytes:
+            if fd is None:
+                return b""
             try:
                 return os.read(fd, CHUNK_BYTES)
             except OSError:
@@ -162,6 +163,8 @@ if sys.platform == "win32":
             self._kill_job()
 
         def write(self, data: bytes) -> None:
+            if self._stdin is None:
+                raise NothingWritten("the child is not spoken to")
             view = memoryview(data)
             while view:
                 try:
@@ -198,6 +201,7 @@ if sys.platform == "win32":
         def sweep(self) -> None:
             self._kill_job()
             self._kill_noted()
+            wait_ended(self._noted)
             self._process.wait()
 
         def close(self) -> None:
@@ -206,5 +210,6 @@ if sys.platform == "win32":
             if job is not None:
                 _kernel32.CloseHandle(job)
             for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-                with contextlib.suppress(OSError):
-                    cast("IO[bytes]", stream).close()
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()

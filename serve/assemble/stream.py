@@ -116,6 +116,7 @@ class _Answer:
         self._tokens = 0
         self._reasoning_tokens = 0
         self._begun_for_it = bool(config.prefill)
+        self._unsaid = config.prefill  # what would stand in the text although the model did not write it
         self._prefilled = self._channels.feed(config.prefill)  # given with the first token: before, nothing was made
 
     def token(self, token_id: int) -> tuple[list[Piece], Terminal | None]:
@@ -172,13 +173,23 @@ class _Answer:
         for piece in pieces:
             if self._stops.found is not None:
                 break
-            text = self._stops.feed(piece.text) if isinstance(piece, Text) else self._stops.flush()
+            said = self._said(piece.text) if isinstance(piece, Text) else ""
+            text = self._stops.feed(said) if isinstance(piece, Text) else self._stops.flush()
             if text:
                 out.append(Text(text))
             if not isinstance(piece, Text):
                 out.append(piece)
             self._calls += isinstance(piece, ToolCallEnd)
         return out
+
+    def _said(self, text: str) -> str:
+        """The text without what the prompt began: a call that never became one is shown as the model wrote it."""
+        if not self._unsaid:
+            return text
+        pairs = zip(text, self._unsaid, strict=False)
+        begun = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(self._unsaid)))
+        self._unsaid = self._unsaid[begun:] if begun == len(text) else ""
+        return text[begun:]
 
     def _counted(self, engine: Usage | None) -> Usage:
         """The token counts: the engine's where it counted, else ours."""

@@ -159,9 +159,9 @@ class ChatStream:
             else:
                 yield sse.Frame(self._anew(event))
 
-    def fault_ending(self, error: BaseException) -> bytes:
+    def fault_ending(self, error: ErrorObject) -> bytes:
         """The ending of a stream that a fault of ours broke off."""
-        return self._failure(outcomes.stream_error_of(error), None)
+        return self._failure(error, None)
 
     def _anew(self, event: Event) -> bytes:
         head = self._head

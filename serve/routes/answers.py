@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from engine.api import Cancel
 from engine.events import Event, Tick
@@ -32,7 +32,8 @@ def until_open(http: Exchange, events: Iterator[Event], peer: Peer) -> Event:
 @contextmanager
 def leaving(cancel: Cancel, events: Generator[Event, None, None], run: Run | None) -> Generator[None, None, None]:
     """Close `events` in the end. A client that leaves cancels them; a kept answer is then read to its true ending, so
-    that its record has all that was made and the counts (an engine ends a cancelled answer in bounded time)."""
+    that its record has all that was made and the counts (an engine ends a cancelled answer in bounded time). A fault of
+    ours fails them."""
     try:
         yield
     except (OSError, ClientGone):
@@ -40,6 +41,12 @@ def leaving(cancel: Cancel, events: Generator[Event, None, None], run: Run | Non
         if run is not None:
             run.drain(events)
         raise ClientGone from None
+    except BaseException as error:
+        fault = RuntimeError("the answer could not be told")
+        fault.__cause__ = error
+        with suppress(RuntimeError):  # it comes back where the answer has ended already
+            events.throw(fault)
+        raise
     finally:
         events.close()
 

@@ -31,7 +31,7 @@ def get_models(http: Exchange) -> None:
             "owned_by": "strata-serve",
             "max_model_len": svc.engine.facts.max_context,
         }
-        for name in dict.fromkeys((svc.model, *svc.aliases))
+        for name in svc.models
     ]
     http.send_json(200, {"object": "list", "data": models})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import cast
 
@@ -19,7 +20,7 @@ from engine.events import Accepted, Cancelled, Event, Failed, Finished, Tick
 from serve import outcomes, sse
 from serve.encode.responses import Head, ResponseEncoder, response_of_item
 from serve.entries import Ended, Entry
-from serve.exchange import Exchange, Route
+from serve.exchange import Exchange, Route, Unfinished
 from serve.httpio import Peer
 from serve.lifecycle import StoreFailed
 from serve.parse.responses import (
@@ -32,7 +33,7 @@ from serve.parse.responses import (
 )
 from serve.request import BadRequest, Json
 from serve.routes.answers import find, leaving, unreadable, until_open
-from serve.runs import Kept, Run, new_id
+from serve.runs import Forgotten, Kept, Run, new_id
 from serve.service import Service
 from serve.store import Record, StoreError
 from serve.wire import ResponseEvent
@@ -75,15 +76,8 @@ def create(http: Exchange) -> None:
             return
         entries = run.entries(first, events, svc.limits.heartbeat_s)
         if request.stream:
-            encoder = ResponseEncoder(head)
-
-            def fault_ending(error: BaseException) -> bytes:
-                events.throw(error)
-                assert run.ended is not None
-                return _bytes(encoder.feed(run.ended))
-
-            http.open_stream(head, fault_ending, first.headers if isinstance(first, Accepted) else ())
-            http.send_frames(frames(encoder, entries), peer, None)
+            http.open_stream(head, more=first.headers if isinstance(first, Accepted) else ())
+            http.send_frames(frames(ResponseEncoder(head), entries), peer, None)
         else:
             _body(http, head, http.watched(entries, peer), stored)
 
@@ -241,13 +235,13 @@ def _bytes(events: Iterable[ResponseEvent], after: int = -1) -> bytes:
 
 def _follow(http: Exchange, head: Head, after: int) -> None:
     """Send the stream of a kept answer from its journal. A client that leaves changes nothing."""
-
-    def unknown(error: BaseException) -> bytes:
-        raise error  # the answer itself may be well: break the connection, so that the client resumes
-
-    http.open_stream(head, unknown)
-    entries = http.svc.runs.follow(head.id)
-    http.send_frames(frames(ResponseEncoder(head), entries, after), Peer(http.connection), http.svc.limits.heartbeat_s)
+    http.open_stream(head)
+    with closing(http.svc.runs.follow(head.id)) as entries:
+        told = frames(ResponseEncoder(head), entries, after)
+        try:
+            http.send_frames(told, Peer(http.connection), http.svc.limits.heartbeat_s)
+        except Forgotten:
+            raise Unfinished from None
 
 
 # --- kept ones ---------------------------------------------------------------------------------------

@@ -1,19 +1,23 @@
-"""The engines that speak chat in the situations of the conformance suite: an upstream by a scripted server, and
-llama.cpp with the real model, which cannot be told to break: its deaths and stalls are in its own tests.
+"""The engines that speak chat in the situations of the conformance suite: an upstream by a scripted server, a pool by
+two, a managed one by a program, and llama.cpp with the real model, which cannot be told to break: its deaths and stalls
+are in its own tests.
 """
 
 from __future__ import annotations
 
 import shutil
 import socket
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine.api import ChatRequest
 from engine.llamacpp import LlamaEngine
+from engine.managed import ManagedUpstream
 from engine.model import ensure_default_model
 from engine.upstream import UpstreamEngine
+from engine.upstream_pool import UpstreamPool
 from tests.conformance.rigs import SILENCE_S, Rig, RigFactory, Situation
 from tests.scripted_upstream import (
     DONE,
@@ -94,6 +98,80 @@ def _upstream(situation: Situation, folder: Path) -> Generator[Rig]:
 
 
 UPSTREAM = RigFactory("upstream", frozenset({*_SCRIPTS, "cannot start"}), _upstream)
+
+
+# --- pool --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _pool(situation: Situation, folder: Path) -> Generator[Rig]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        ports: list[int] = [one.getsockname()[1], two.getsockname()[1]]
+    # the pool fails at first only where both do; what is told after a piece, or of the request, one tells alone
+    firsts = iter([_SCRIPTS.get(situation, _GOOD)] * (2 if situation == "dies first" else 1))
+
+    def script(peer: Peer) -> None:
+        next(firsts, _GOOD)(peer)
+
+    with ExitStack() as stack:
+
+        def serve() -> None:
+            for port in ports:
+                stack.enter_context(ScriptedUpstream(script, port=port))
+
+        if situation != "cannot start":
+            serve()
+        engines = [UpstreamEngine(f"http://127.0.0.1:{port}", silence_s=SILENCE_S, slots=1) for port in ports]
+        pool = UpstreamPool({engine.url: engine for engine in engines})
+        stack.callback(pool.close)
+        asked: list[ChatRequest] = []
+
+        def request() -> ChatRequest:
+            if situation == "cannot start" and len(asked) == 1:  # somebody has started the servers meanwhile
+                serve()
+            asked.append(ChatRequest({"messages": []}))
+            return asked[-1]
+
+        yield Rig(pool, request)
+
+
+POOL = RigFactory("pool", frozenset({*_SCRIPTS, "cannot start"}), _pool)
+
+
+# --- managed -----------------------------------------------------------------------------------------
+
+_WORDS: Mapping[Situation, str] = {
+    "answers": "hi",
+    "limit": "limit",
+    "never ends": "endless",
+    "refuses": "refuse",
+    "too long": "too long",
+    "dies first": "die first always",
+    "dies later": "exit",
+    "silent": "stall",
+    "broken": "broken",
+    "cannot start": "hi",
+}
+_SERVER = Path(__file__).parents[1] / "managed_server.py"
+
+
+@contextmanager
+def _managed(situation: Situation, folder: Path) -> Generator[Rig]:
+    modes = ["exits once"] if situation == "cannot start" else []
+    command = [sys.executable, "-S", str(_SERVER), "{port}", str(folder), *modes]
+    engine = ManagedUpstream(command, parallel=2, silence_s=4 * SILENCE_S)  # the others' servers are in this process
+    words = iter([_WORDS[situation]])
+
+    def request() -> ChatRequest:
+        return ChatRequest({"messages": [{"role": "user", "content": next(words, "hi")}]})
+
+    try:
+        yield Rig(engine, request)
+    finally:
+        engine.close()
+
+
+MANAGED = RigFactory("managed", frozenset(_WORDS), _managed)
 
 
 # --- llama -------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from engine.events import (
     Tick,
     Token,
 )
-from tests.conformance.chat_rigs import LLAMA, UPSTREAM
+from tests.conformance.chat_rigs import LLAMA, MANAGED, POOL, UPSTREAM
 from tests.conformance.rigs import EXPECTED, RIGS, Rig, RigFactory, Situation
 
 Make: TypeAlias = Callable[[Situation], Rig]
@@ -33,7 +33,8 @@ PIECES = (Token, Text, Reasoning)
 
 
 @pytest.fixture(
-    params=[*RIGS, UPSTREAM, pytest.param(LLAMA, marks=pytest.mark.llama)], ids=lambda factory: factory.name
+    params=[*RIGS, UPSTREAM, POOL, MANAGED, pytest.param(LLAMA, marks=pytest.mark.llama)],
+    ids=lambda factory: factory.name,
 )
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     factory = cast("RigFactory", request.param)

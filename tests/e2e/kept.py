@@ -26,9 +26,8 @@ RESPONSES = "/v1/responses"
 CHATS = "/v1/chat/completions"
 END: Steps = [{"end_token": True}, {"done": "stop"}]
 RUNNING = ("queued", "in_progress")
-TOOLS = [
-    {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
-]
+PARAMETERS: Json = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TOOLS: list[Json] = [{"type": "function", "name": "add", "parameters": PARAMETERS}]
 CALL = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
 
 
@@ -254,15 +253,26 @@ def uncue(server: ServerProcess, name: str) -> None:
     (_folder(server) / f"cue-{name}").unlink(missing_ok=True)
 
 
+def wait_reached(server: ServerProcess, name: str) -> None:
+    """Wait until the engine has come to its step `reached` of this name."""
+    mark = _folder(server) / f"reached-{name}"
+    wait_for(mark.exists, f"the engine reaches {name!r}")
+
+
+def unreach(server: ServerProcess, name: str) -> None:
+    """Forget that the engine was there."""
+    (_folder(server) / f"reached-{name}").unlink(missing_ok=True)
+
+
 def commands(server: ServerProcess) -> list[str]:
     """The names of the commands that the engine got."""
     lines = (_folder(server) / "commands.jsonl").read_text(encoding="utf-8").splitlines()
     return [str(json.loads(line)["raw"]).split()[0] for line in lines]
 
 
-def calm(server: ServerProcess) -> None:
+def calm(server: ServerProcess, file: Path | None = None) -> None:
     """End what a test has left running, so that the next one finds the engine free."""
-    with opened(file_of(server)) as link:
+    with opened(file or file_of(server)) as link:
         left = link.execute("SELECT id FROM records WHERE ended_at IS NULL AND background").fetchall()
     for (id_,) in left:
         call(server, "POST", f"{RESPONSES}/{id_}/cancel")
@@ -289,6 +299,13 @@ def kept_ids(file: Path, prefix: str = "") -> list[str]:
     with opened(file) as link:
         rows = link.execute("SELECT id FROM records ORDER BY key").fetchall()
     return [id_ for (id_,) in rows if id_.startswith(prefix)]
+
+
+def saved_entries(file: Path, id_: str) -> int:
+    """How many of its entries are on disk."""
+    with opened(file) as link:
+        query = "SELECT coalesce(sum(count), 0) FROM segments JOIN records ON record = key WHERE id = ?"
+        return int(link.execute(query, (id_,)).fetchone()[0])
 
 
 def bytes_on_disk(file: Path) -> bytes:

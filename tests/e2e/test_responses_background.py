@@ -43,7 +43,7 @@ LIMITED: Steps = [{"text": "too much"}, *END]
 DIES: Steps = [{"text": "One"}, {"exit": 7}]
 REFUSES: Steps = [{"err": "a token id is outside the vocabulary"}]
 SCRIPT = rules(carry_on=LIMITED, gated=GATED, hangs=HANGS, silent=SILENT, limited=LIMITED, dies=DIES, refuses=REFUSES)
-OPTIONS = ("--drain-s", "0.1", "--queue-max", "2")
+OPTIONS = ("--drain-s", "0.1", "--queue-max", "3", "--queue-grace-s", "0.1")
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_a_full_queue_is_told_at_once_and_leaves_no_record(server: ServerProcess
     with ExitStack() as stack:
         first = stack.enter_context(Stream.post(server, request("hangs please", background=True)))
         first.until('"e"')
-        waiting = [begin(server, "limited") for _ in range(2)]
+        waiting = [begin(server, "limited") for _ in range(3)]
         before = kept_ids(file_of(server))
         for stream in (False, True):
             full = make(server, request("limited please", background=True, stream=stream))
@@ -241,14 +241,16 @@ def test_at_the_servers_end_running_and_waiting_ones_fail_as_a_shutdown_and_that
         running.until('"e"')
         waiting = stack.enter_context(Stream.post(server, request("hangs please", background=True)))
         waiting.take(2)
+        foreground = stack.enter_context(Stream.post(server, request("hangs please")))
+        foreground.take(2)
         unread = begin(server, "hangs")
         ahead = stack.enter_context(Stream.resume(server, running.id, 10**6))
         ahead.head()
         server.process.send_signal(signal.SIGTERM)
-        endings = [check(stream.rest()) for stream in (running, waiting)]
+        endings = [check(stream.rest()) for stream in (running, waiting, foreground)]
         assert ahead.rest()[-1].raw == running.seen[-1].raw
         assert server.process.wait(20) == 0
-    assert [ending.texts for ending in endings] == [["One"], []]
+    assert [ending.texts for ending in endings] == [["One"], [], []]
     for ending in endings:
         assert ending.error is not None
         assert (ending.status, ending.error["code"]) == ("failed", "server_shutdown")

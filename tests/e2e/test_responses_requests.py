@@ -163,6 +163,7 @@ def test_every_form_of_tool_choice_gives_its_call(
     assert ending.texts == []
     assert ending.response["tool_choice"] == echoed
     told = last_prompt(server)
+    assert ("</think>\n\n<tool_call>\n" in told) == content.startswith("force")  # begun in the answer, not in a thought
     assert ('"name": "sub"' in told) == (SUB in tools and "allowed_tools" not in str(choice))
 
 
@@ -173,11 +174,13 @@ def test_without_tools_to_choose_the_model_is_told_of_none_and_calls_none(server
     assert "# Tools" not in last_prompt(server)
 
 
-def test_a_forced_call_that_the_model_does_not_make_is_a_failure(server: ServerProcess) -> None:
-    answer = check_response_stream(respond(server.port, request("talk", tools=[ADD], tool_choice="required")))
+@pytest.mark.parametrize("tools", [[ADD], [ADD, SUB]], ids=["one", "two"])
+def test_a_forced_call_that_the_model_does_not_make_is_a_failure(server: ServerProcess, tools: list[Json]) -> None:
+    answer = check_response_stream(respond(server.port, request("talk", tools=tools, tool_choice="required")))
     assert answer.status == "failed"
     assert answer.error is not None
     assert answer.error["code"] == "tool_call_incomplete"
+    assert "<tool_call>" not in str(answer.texts)  # that was the prompt's
 
 
 FORMATS: list[Json] = [
@@ -282,6 +285,22 @@ def test_a_response_that_is_not_there_or_not_ended_cannot_be_gone_on_from(server
     wait_for(lambda: stored(server.port, running)["status"] == "cancelled", "the client that left is noticed")
     _, prompt = follow_up(server, running)
     in_order(prompt, "run on", "On and", "and now?")
+
+
+def test_a_conversation_with_a_turn_that_is_not_kept_cannot_be_gone_on(server: ServerProcess) -> None:
+    first = streamed(server.port, request("turn one")).response
+    second, _ = follow_up(server, first["id"], "turn two")
+    unkept = respond(server.port, request("turn three", previous_response_id=second["id"], store=False, stream=False))
+    assert (unkept.status, unkept.json["store"]) == (200, False)
+    in_order(last_prompt(server), "turn one", "turn two", "turn three")
+    with Connection(server.port) as connection:
+        connection.send(f"DELETE {ROUTE}/{first['id']} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert connection.answer().status == 200
+    for previous, missing in ((unkept.json["id"], unkept.json["id"]), (second["id"], first["id"])):
+        answer = respond(server.port, request(previous_response_id=previous))
+        error = answer.json["error"]
+        assert (answer.status, error["code"]) == (400, "previous_response_not_found")
+        assert missing in error["message"]
 
 
 def test_a_chat_completion_is_no_response_to_go_on_from(server: ServerProcess) -> None:

@@ -27,11 +27,11 @@ from tests.e2e.kept import (
     ended,
     get,
     make,
-    opened,
     read,
     replay,
     request,
     rules,
+    saved_entries,
     text_of,
     uncue,
 )
@@ -81,6 +81,8 @@ BEATS_BEFORE_GATE = 7
 """Created, queued, running, item, part, two of the three letters: surely before the gate."""
 STEPWISE: Steps = [{"text": "a"}, {"cue": "first"}, {"text": "b"}, {"cue": "second"}, {"text": "c"}, *END]
 DIES: Steps = [{"text": "One"}, {"cue": "death"}, {"exit": 3}]
+LONG: Steps = [{"text": "x", "repeat": 20_000, "burst": True}, *END]
+"""More than sockets hold."""
 HANGS: Steps = [{"text": "One"}, {"stall": True}]
 
 
@@ -289,24 +291,23 @@ def test_a_reader_ahead_of_a_running_stream_hears_beats_and_then_the_terminal_on
 # --- the server in between ---------------------------------------------------------------------------
 
 
-def saved_entries(file: Path, id_: str) -> int:
-    with opened(file) as link:
-        query = "SELECT coalesce(sum(count), 0) FROM segments JOIN records ON record = key WHERE id = ?"
-        return int(link.execute(query, (id_,)).fetchone()[0])
-
-
 def test_resumed_after_the_server_was_stopped_and_started_again(
     server_command: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with fake_server(server_command, rules(hangs=HANGS), tmp_path, "--drain-s", "0.1") as server:
-        finished = make(server, request("hello")).json
-        with Stream.post(server, request("hangs please", background=True)) as stream:
-            seen = len(stream.take(7))
-            stream.leave()
-            with Stream.resume(server, stream.id, seen - 1) as resumed:
-                resumed.head()
-                assert server.end() == 0
-                tail = resumed.rest()  # who reads while it stops is told, too
+    script = {**rules(hangs=HANGS, long=LONG), "context": 100_000}
+    with fake_server(server_command, script, tmp_path, "--drain-s", "0.1") as server:
+        finished = make(server, request("long please")).json
+        stream = Stream.post(server, request("hangs please", background=True))
+        seen = len(stream.take(7))
+        stream.leave()
+        with Stream.resume(server, stream.id, seen - 1) as resumed, Stream.resume(server, finished["id"]) as slow:
+            resumed.head()
+            slow.head()
+            server.process.send_signal(signal.SIGTERM)
+            tail = resumed.rest()  # who reads while it stops is told, too
+            wait_for(lambda: "finish=cancel" in server.log(), "the server ends what runs")
+            assert slow.rest()[-1].json["response"] == finished
+        assert server.process.wait(20) == 0
     with fake_server(server_command, rules(), tmp_path) as server:
         assert raws(replay(server, stream.id, seen - 1)) == raws(tail)
         ending = check([*stream.seen, *tail])

@@ -272,6 +272,15 @@ def test_tool_choice_and_limits_are_passed_on(port: int, upstream: ScriptedUpstr
     assert (sent["tool_choice"], sent["max_tokens"], sent["parallel_tool_calls"]) == (passed, 33, False)
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "add"}], ids=["required", "named"])
+def test_prose_of_an_upstream_that_was_to_call_a_tool_is_a_failure(port: int, choice: Any) -> None:
+    ending = streamed(port, request("pages", tools=[ADD], tool_choice=choice))
+    assert ending.status == "failed"
+    assert ending.error is not None
+    assert ending.error["code"] == "tool_call_incomplete"
+    assert ending.texts == [PIECE * 100]
+
+
 def test_no_line_holds_the_answer_more_than_once(port: int) -> None:
     raw = respond(port, request("pages", instructions="Be brief.", tools=[ADD]))
     ending = check_response_stream(raw)

@@ -15,6 +15,7 @@ from tests.e2e.responses_client import (
     CALL,
     END,
     ROUTE,
+    Json,
     Steps,
     check_failed,
     engine_folder,
@@ -113,6 +114,25 @@ def test_heartbeats_do_not_keep_a_silent_engine_alive(beating: ServerProcess) ->
     assert "1.5 s" in ending.error["message"]
     assert ending.texts == ["Hello"]
     assert len(beats(ending)) >= 2
+
+
+def test_a_response_beats_while_the_engine_loads_and_is_told_when_it_cannot(fake: Callable[..., ServerProcess]) -> None:
+    fine: Steps = [{"text": "Fine."}, *END]
+    lives: list[Json] = [
+        {"requests": [[{"exit": 3}]]},
+        {"start": [{"delay_s": 0.6}, {"stderr": "no room on the GPU\n"}, {"exit": 5}]},
+        {"start": [{"delay_s": 0.6}], "requests": [fine]},
+    ]
+    server = fake({"requests": [], "lives": lives}, "--heartbeat-s", "0.1", "--queue-grace-s", "0.1")
+    check_failed(check_response_stream(respond(server.port, request())), "engine_died")
+    unstarted = check_response_stream(respond(server.port, request()))
+    check_failed(unstarted, "engine_not_started")
+    assert "no room on the GPU" in unstarted.response["error"]["message"]
+    loaded = check_response_stream(respond(server.port, request()))
+    assert loaded.texts == ["Fine."]
+    for ending in (unstarted, loaded):
+        assert len(beats(ending)) >= 2
+        assert stored(server.port, ending.response["id"]) == ending.response
 
 
 # --- framing -----------------------------------------------------------------------------------------

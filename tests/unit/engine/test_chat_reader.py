@@ -208,6 +208,20 @@ def test_logprobs_ride_on_their_text() -> None:
     assert read(chunks(chunk, held, delta("stop")))[:2] == [Text("x", logprobs), Text("", logprobs)]
 
 
+@pytest.mark.parametrize(
+    ("wire", "passed_on"),
+    [
+        (r'{"token": "\ud83d\u0000", "\ud83d": 1}', {"token": "\ufffd\x00", "\ufffd": 1}),
+        ("[NaN, -Infinity, Infinity, 1e400, -0.5, 0, true, null]", [None, -9999.0, None, None, -0.5, 0, True, None]),
+        ("[18446744073709551615, 18446744073709551616]", [2**64 - 1, None]),
+        ("[[[[[[[[[[[[1]]]]]]]]]]]]", [[[[[[[[None]]]]]]]]),
+    ],
+)
+def test_of_logprobs_only_what_json_and_utf8_can_hold_is_passed_on(wire: str, passed_on: object) -> None:
+    data = f'data: {{"choices": [{{"index": 0, "delta": {{"content": "x"}}, "logprobs": {wire}}}]}}\n\n'.encode()
+    assert read(data + chunks(delta("stop")))[0] == Text("x", passed_on)
+
+
 def test_a_cut_keeps_the_counts_that_the_upstream_gave() -> None:
     data = chunks(delta(content="x") | {"timings": {"cache_n": 3, "prompt_n": 4, "predicted_n": 6}}, delta(content="y"))
     terminal = cut(data)[-1]

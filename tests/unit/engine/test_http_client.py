@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gzip
 import re
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 
@@ -27,6 +24,7 @@ from engine.http_client import (
     origin_of,
 )
 from tests.scripted_upstream import LAST_CHUNK, Peer, Script, ScriptedUpstream, answer, chunk, head, sse_head
+from tests.unit.engine.certificates import Certificate, make_certificate, server_context, trusting_context
 
 TICK_S = 0.02
 
@@ -34,7 +32,8 @@ TICK_S = 0.02
 def ask(
     upstream: ScriptedUpstream, body: bytes = b"{}", headers: tuple[tuple[str, str], ...] = (), **options: object
 ) -> Generator[Step, None, None]:
-    tls = options.get("tls")
+    tls, tick_s = options.get("tls"), options.get("tick_s", TICK_S)
+    assert isinstance(tick_s, float)
     return exchange(
         origin_of(upstream.url),
         "POST",
@@ -42,7 +41,7 @@ def ask(
         headers,
         body,
         connect_s=10.0,
-        tick_s=TICK_S,
+        tick_s=tick_s,
         tls=tls if isinstance(tls, ssl.SSLContext) else None,
     )
 
@@ -67,37 +66,6 @@ def run(script: Script, **options: object) -> tuple[Head | None, bytes, HttpErro
         return read(ask(upstream, **options))  # type: ignore[arg-type] - options are ask's own
 
 
-# --- URLs --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("url", "origin", "authority"),
-    [
-        ("http://localhost:8000", Origin(False, "localhost", 8000, ""), "localhost:8000"),
-        ("http://localhost:8000/", Origin(False, "localhost", 8000, ""), "localhost:8000"),
-        (" https://api.example.com/v1/ ", Origin(True, "api.example.com", 443, "/v1"), "api.example.com:443"),
-        ("http://[::1]:81/x/v1", Origin(False, "::1", 81, "/x/v1"), "[::1]:81"),
-        ("HTTP://Host", Origin(False, "host", 80, ""), "host:80"),
-    ],
-)
-def test_a_url_is_read(url: str, origin: Origin, authority: str) -> None:
-    assert (origin_of(url), origin.authority) == (origin, authority)
-
-
-@pytest.mark.parametrize(
-    "url", ["", "localhost:8000", "ftp://x", "http://", "http://x:99999", "http://x:y", "http://[::1", "http://u:p@x", "http://x/?q=1"]
-)  # fmt: skip
-def test_what_is_no_server_url_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="URL"):
-        origin_of(url)
-
-
-def test_a_password_in_a_url_is_not_repeated() -> None:
-    with pytest.raises(ValueError, match="key by its own option") as caught:
-        origin_of("http://user:secret@host")
-    assert "secret" not in str(caught.value)
-
-
 # --- the request -------------------------------------------------------------------------------------
 
 
@@ -115,7 +83,13 @@ def test_the_request_is_complete_and_asks_for_no_coding() -> None:
     }
 
 
-@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "é\0"])
+def test_a_header_outside_ascii_is_sent_as_it_was_read() -> None:
+    with ScriptedUpstream(lambda peer: peer.send(answer(b"{}"))) as upstream:
+        read(ask(upstream, b"", (("X-Name", "Zoë ÿ"),)))
+    assert upstream.requests[0].headers["x-name"] == "Zoë ÿ"
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "é\0", "\u2028"])
 def test_a_header_that_cannot_be_sent_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="cannot be sent"):
         next(exchange(Origin(False, "127.0.0.1", 1, ""), "GET", "/", [("X", value)], connect_s=1, tick_s=TICK_S))
@@ -167,6 +141,8 @@ WHOLE: dict[str, bytes] = {
     "http 1.0": b"HTTP/1.0 200 OK\r\n\r\n" + TEXT,
     "after informational answers": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\n\r\n" + sse_head()
     + chunk(TEXT) + LAST_CHUNK,
+    "chunked beats a length": head(200, Transfer_Encoding="chunked", Content_Length="3") + chunk(TEXT) + LAST_CHUNK,
+    "the same length twice": b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\nContent-Length: 13\r\n\r\n" + TEXT,
     "no reason phrase": b"HTTP/1.1 200\r\nContent-Length: 13\r\n\r\n" + TEXT,
     "gzip": head(200, content_encoding="gzip") + gzip.compress(TEXT),
 }  # fmt: skip
@@ -179,6 +155,28 @@ def test_a_whole_answer_in_any_framing(name: str, bytewise: bool) -> None:
     top, body, error = run(lambda peer: peer.send_byte_by_byte(data) if bytewise else peer.send(data))
     assert top is not None
     assert (top.status, body, error) == (200, TEXT, None)
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_that_has_no_body_is_whole_although_the_connection_stays_open(status: int) -> None:
+    def script(peer: Peer) -> None:
+        peer.send(head(status, content_length="5"))
+        assert peer.wait_gone()
+
+    assert run(script)[1:] == (b"", None)
+
+
+def test_an_answer_that_is_there_comes_without_a_pause_and_all_its_chunks_in_one_piece() -> None:
+    data = sse_head() + b"".join(chunk(b"%d," % i) for i in range(200)) + LAST_CHUNK
+    with ScriptedUpstream(lambda peer: peer.send(data)) as upstream:
+        steps = list(ask(upstream, tick_s=10.0))
+    assert isinstance(steps[1], Head)
+    assert [steps[0], *steps[2:]] == [Connected(), b"".join(b"%d," % i for i in range(200))]
+
+
+def test_text_before_damage_is_given() -> None:
+    _, body, error = run(lambda peer: peer.send(sse_head() + chunk(TEXT) + b"zz\r\n"))
+    assert (body, type(error)) == (TEXT, BadAnswer)
 
 
 def test_headers_are_read_in_lower_case_and_joined() -> None:
@@ -243,6 +241,14 @@ CUT: dict[str, tuple[Script, type[HttpError], str]] = {
     "reset after the head": (reset_after(sse_head()), ConnectionCut, "the connection broke: Connection reset"),
     "not http": (lambda peer: peer.send(b"SSH-2.0-OpenSSH\r\n\r\n"), BadAnswer, "the answer is not HTTP"),
     "bad chunk size": (lambda peer: peer.send(sse_head(), b"zz\r\n"), BadAnswer, "the answer is not HTTP"),
+    "more than the chunk's size": (
+        lambda peer: peer.send(sse_head(), b"2\r\nabc\r\n"), BadAnswer, "not HTTP: a chunk ends with b'c"),
+    "conflicting lengths": (
+        lambda peer: peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
+        BadAnswer, "not HTTP: conflicting"),
+    "bad length": (lambda peer: peer.send(head(200, content_length="-1")), BadAnswer, "not HTTP: bad Content-Length"),
+    "unknown framing": (
+        lambda peer: peer.send(head(200, transfer_encoding="gzip, chunked")), BadAnswer, "the answer is not HTTP"),
     "head without end": (lambda peer: peer.send(b"HTTP/1.1 200 OK\r\nA: " + b"x" * 90_000), BadAnswer, "not HTTP"),
     "bad gzip": (
         lambda peer: peer.send(head(200, content_encoding="gzip"), TEXT), BadAnswer, "the gzip body is damaged"),
@@ -344,47 +350,30 @@ def test_a_connection_that_is_never_taken_times_out_and_ticks_meanwhile() -> Non
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key, made here."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl program to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-def server_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    return context
-
-
-def test_tls_answers_come_whole(certificate: tuple[Path, Path]) -> None:
+def test_tls_answers_come_whole(certificate: Certificate) -> None:
     text = b"x" * 300_000  # more than a record, and more than one read
 
     def script(peer: Peer) -> None:
         peer.send(sse_head(), *[chunk(text[i : i + 50_000]) for i in range(0, 300_000, 50_000)], LAST_CHUNK)
 
     with ScriptedUpstream(script, tls=server_context(certificate)) as upstream:
-        trusted = ssl.create_default_context(cafile=str(certificate[0]))
+        trusted = trusting_context(certificate)
         top, body, error = read(ask(upstream, tls=trusted))
     assert top is not None
     assert (top.status, len(body), error) == (200, 300_000, None)
 
 
-def test_a_tls_answer_that_is_cut_is_told(certificate: tuple[Path, Path]) -> None:
+def test_a_tls_answer_that_is_cut_is_told(certificate: Certificate) -> None:
     with ScriptedUpstream(lambda peer: peer.send(sse_head(), chunk(b"x")), tls=server_context(certificate)) as upstream:
-        trusted = ssl.create_default_context(cafile=str(certificate[0]))
+        trusted = trusting_context(certificate)
         assert isinstance(read(ask(upstream, tls=trusted))[2], ConnectionCut)
 
 
-def test_a_certificate_that_is_not_trusted_is_no_connection(certificate: tuple[Path, Path]) -> None:
+def test_a_certificate_that_is_not_trusted_is_no_connection(certificate: Certificate) -> None:
     with ScriptedUpstream(lambda peer: None, tls=server_context(certificate)) as upstream:
         _, _, error = read(ask(upstream))
     assert isinstance(error, ConnectFailed)

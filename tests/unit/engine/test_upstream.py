@@ -328,6 +328,47 @@ def test_start_says_why_an_upstream_is_not_usable(page: bytes, reason: str) -> N
         engine.close()
 
 
+NAMES: dict[str, tuple[bytes, str | None, tuple[str, ...]]] = {
+    "several": (models({"id": "a"}, {"id": "b"}, {"id": "a"}), None, ("a", "b")),
+    "aliases": (models({"id": "a", "aliases": ["x", "y", 7, ""]}), None, ("a", "x", "y")),
+    "a configured one replaces every name": (models({"id": "a"}, {"id": "b"}), "b", ("b",)),
+    "odd shapes": (answer(b'{"data": [7, {"id": 3, "aliases": "x"}]}'), None, ()),
+    "no such page": (answer(b"", 404), None, ()),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_facts_name_the_models_that_a_request_may_use(name: str) -> None:
+    page, model, expected = NAMES[name]
+    with ScriptedUpstream(stream(*WHOLE), {"/v1/models": page}) as upstream:
+        engine = UpstreamEngine(upstream.url, model=model)
+        assert engine.facts.models == ()
+        engine.start()
+        assert engine.facts.models == expected
+        engine.close()
+
+
+@pytest.mark.parametrize(("owner", "asked"), [("llamacpp", True), ("vllm", True), ("openai", False), (None, False)])
+def test_health_is_asked_only_where_it_says_more_than_the_models(owner: str | None, asked: bool) -> None:
+    pages = {
+        "/base/v1/models": models({"id": "a", "owned_by": owner, "meta": {"n_ctx": 512}}),
+        "/base/health": answer(b'{"error": {"message": "Loading model"}}', 503),
+    }
+    with ScriptedUpstream(stream(*WHOLE), pages) as upstream:
+        engine = UpstreamEngine(f"{upstream.url}/base/v1")
+        if asked:
+            with pytest.raises(EngineStarting, match="not usable: its /health answered 503: Loading model"):
+                engine.start()
+        else:
+            engine.start()
+        assert (engine.alive(), engine.facts.models) == (not asked, ("a",))
+        upstream.pages["/base/health"] = answer(b"", 404)
+        engine.start()
+        assert engine.alive()
+        engine.close()
+    assert ("/base/health" in [request.path for request in upstream.requests]) is asked
+
+
 def test_start_names_an_upstream_that_is_not_there() -> None:
     port = unused_port()
     with pytest.raises(EngineStarting, match=f"http://127.0.0.1:{port}/v1 is not usable: .*Connection refused"):

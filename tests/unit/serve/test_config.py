@@ -53,6 +53,28 @@ def test_the_engine_is_implied(argv: list[str], engine: str) -> None:
     assert load(argv, {}).engine == engine
 
 
+def test_an_upstream_may_be_given_more_than_once(tmp_path: Path) -> None:
+    both = ("http://a", "http://b")
+    assert load(["--upstream", both[0], "--upstream", both[1]], {}).upstream == both
+    assert load(["--config", config_file(tmp_path, {"upstream": list(both)})], {}).upstream == both
+
+
+COMMAND = ("server", "-m", "my model", "--port", "{port}")
+
+
+@pytest.mark.parametrize("value", ['server -m "my model" --port {port}', list(COMMAND), [list(COMMAND)]])
+def test_a_command_is_a_line_or_words_and_implies_the_engine(tmp_path: Path, value: Any) -> None:
+    config = load(["--config", config_file(tmp_path, {"upstream_command": value})], {})
+    assert (config.engine, config.upstream_command, config.ignored) == ("upstream", (COMMAND,), ())
+    if isinstance(value, str):
+        assert load(["--upstream-command", value], {}).upstream_command == (COMMAND,)
+
+
+def test_a_command_without_port_goes_with_its_url() -> None:
+    config = load(["--upstream-command", "server", "--upstream", "http://127.0.0.1:1"], {})
+    assert (config.upstream_command, config.upstream) == ((("server",),), ("http://127.0.0.1:1",))
+
+
 def test_the_key_comes_from_the_environment_unless_given() -> None:
     assert load([], {"STRATA_API_KEY": "env"}).access.api_key == "env"
     assert load(["--api-key", "own"], {"STRATA_API_KEY": "env"}).access.api_key == "own"
@@ -71,7 +93,12 @@ def test_the_key_comes_from_the_environment_unless_given() -> None:
         (["--engine", "fake"], "script"),
         (["--engine", "upstream"], "upstream"),
         (["--engine", "strata"], "exe"),
-        (["--upstream", "http://a", "--upstream", "http://b"], "upstream"),
+        (["--upstream-command", "server"], r"upstream-command: it has no \{port\}.* --upstream"),
+        (["--upstream-command", "a", "--upstream", "http://a", "--upstream", "http://b"], "upstream-command"),
+        (["--upstream-command", "a {port}", "--upstream", "http://a"], r"upstream: the command has \{port\}"),
+        (["--upstream-command", "a {port}", "--upstream-command", "b {port}"], "upstream-command: more than one"),
+        (["--upstream-command", "a {port}", "--engine", "llama"], "upstream-command: --engine llama"),
+        (["--upstream-command", " "], "upstream-command: .*no command"),
         (["--config", "no-such-file.json"], "no-such-file.json"),
     ],
 )
@@ -92,6 +119,9 @@ def test_a_wrong_option_is_named(argv: list[str], names: str) -> None:
         ({"args": "x"}, "args"),
         ({"env": []}, "env"),
         ({"log_format": "xml"}, "log-format"),
+        ({"upstream_command": 5}, "upstream-command"),
+        ({"upstream_command": ["server", 8000]}, "upstream-command"),
+        ({"upstream_command": [["server", 8000]]}, "upstream-command"),
     ],
 )
 def test_a_wrong_config_file_is_named(tmp_path: Path, value: Any, names: str) -> None:

@@ -145,6 +145,18 @@ def test_many_that_open_a_new_file_at_once_make_one(tmp_path: Path) -> None:
             assert sorted(rows(base)) == [(number,) for number in range(6)]
 
 
+def test_a_file_whose_maker_was_killed_before_anything_was_in_it_is_taken(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as maker:
+        maker.execute("PRAGMA auto_vacuum = INCREMENTAL")  # a write of its own
+    assert path.read_bytes().startswith(b"SQLite format 3")
+    with opened(path) as base:
+        add(base, 1)
+        assert rows(base) == [(1,)]
+    with closing(sqlite3.connect(path)) as reader:
+        assert reader.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert reader.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+
+
 def test_opening_a_file_twice_in_one_process_does_not_lose_its_locks(path: Path) -> None:
     """Another process could take the log away under the one that is open."""
     code = (

@@ -27,7 +27,7 @@ from engine.events import (
 )
 from engine.terminal import sealed
 from serve.entries import Beat, Ended, Entry
-from serve.runs import Run, Runs, new_id
+from serve.runs import Forgotten, Run, Runs, new_id
 from serve.store import Record, Store
 
 DEADLINE_S = 20.0
@@ -243,6 +243,30 @@ def test_deleting_ends_a_background_answer_and_leaves_a_clients_own_alone(runs: 
     assert runs.load(run.record.id) is None
 
 
+def test_closing_waits_for_readers_but_not_for_answers_of_another_process(runs: Runs, tmp_path: Path) -> None:
+    with opened(tmp_path / "store.db") as other, running(runs) as (run, _):
+        entries = other.follow(run.record.id)
+        assert next(entry for entry in entries if isinstance(entry, Text)) == Text("a")
+        closing_ = threading.Thread(target=other.close)
+        closing_.start()
+        with pytest.raises(Forgotten):
+            list(entries)
+        closing_.join(DEADLINE_S)
+        assert not closing_.is_alive()
+    with opened(tmp_path / "store.db") as other, closing(other.follow(run.record.id)) as reader:
+        assert next(reader) == Accepted()
+        closed = threading.Event()
+
+        def close() -> None:
+            other.close()
+            closed.set()
+
+        threading.Thread(target=close).start()
+        assert not closed.wait(0.2), "it does not wait for who reads what has ended"
+        assert isinstance(list(reader)[-1], Ended)
+        assert closed.wait(DEADLINE_S)
+
+
 def test_another_process_follows_cancels_and_deletes(runs: Runs, tmp_path: Path) -> None:
     with opened(tmp_path / "store.db") as other:
         with running(runs) as (run, over):
@@ -256,7 +280,8 @@ def test_another_process_follows_cancels_and_deletes(runs: Runs, tmp_path: Path)
             entries = other.follow(run.record.id)
             assert next(entry for entry in entries if isinstance(entry, Text)) == Text("a")
             assert other.delete(run.record.id)
-            assert isinstance([*entries][-1], Ended)  # whoever reads it is not left hanging
+            with pytest.raises(Forgotten):  # how it ended is not known here; whoever reads it is not left hanging
+                list(entries)
             assert over.wait(DEADLINE_S)
 
 

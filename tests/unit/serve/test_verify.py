@@ -58,6 +58,24 @@ def test_finish_reasons_fit_what_was_made(events: list[Event], reason: str, expe
 
 
 @pytest.mark.parametrize(
+    ("events", "reason", "good"),
+    [
+        ([Text("x")], "stop", False),
+        ([], "stop", False),
+        ([Text("x")], "length", True),
+        ([Text("x")], "content_filter", True),
+        (WHOLE, "stop", True),
+    ],
+)
+def test_a_call_that_is_due_must_be_made(events: list[Event], reason: str, good: bool) -> None:
+    finished = Finished(reason, USAGE)  # type: ignore[arg-type]  # the literal's values
+    *_, end = verified(iter([*events, finished]), None, call_due=True)
+    assert isinstance(end, Finished) is good
+    if isinstance(end, Failed):
+        assert (end.kind, end.usage) == (FailKind.TOOL_CALL, USAGE)
+
+
+@pytest.mark.parametrize(
     ("text", "reason", "good"),
     [
         ('{"a": 1}', "stop", True),
@@ -72,6 +90,7 @@ def test_structured_answers(text: str, reason: str, good: bool) -> None:
     assert isinstance(end, Finished) is good
     if isinstance(end, Failed):
         assert end.kind is FailKind.STRUCTURED
+        assert end.message.startswith("structured output failed: ")
 
 
 def test_a_schema_is_for_the_answer_not_for_calls() -> None:

@@ -30,7 +30,7 @@ class Recorder:
         code: str,
         *args: str,
         cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         log: Path | None = None,
         argv: tuple[str, ...] | None = None,
         start_timeout_s: float | None = None,
@@ -38,6 +38,7 @@ class Recorder:
         goodbye: bytes = b"",
         backoff: Backoff | None = None,
         on_watch: Callable[[int], float | None] | None = None,
+        spoken: bool = True,
     ) -> None:
         self.events: list[tuple[int, bytes | Death, float]] = []
         self.threads: list[str] = []
@@ -46,7 +47,7 @@ class Recorder:
         self._changed = threading.Condition()
         command = (sys.executable, "-S", "-u", "-c", code, *args) if argv is None else argv
         self.supervisor = Supervisor(
-            ChildSpec(command, cwd, env, None if log is None else str(log)),
+            ChildSpec(command, cwd, env, None if log is None else str(log), spoken=spoken),
             self._on_line,
             self._on_death,
             start_timeout_s=start_timeout_s,

@@ -76,7 +76,7 @@ class StuckChild:
 def stuck(monkeypatch: pytest.MonkeyPatch) -> StuckChild:
     child = StuckChild()
 
-    def spawn(argv: object, cwd: object, env: object) -> Child:
+    def spawn(argv: object, cwd: object, env: object, spoken: object) -> Child:
         return child
 
     monkeypatch.setattr(life, "spawn", spawn)

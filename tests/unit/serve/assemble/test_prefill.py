@@ -71,3 +71,12 @@ def test_a_forced_call_cut_in_its_arguments_is_open() -> None:
     assert events[1] == ToolCallStart(0, "call_1", "f")
     assert not any(isinstance(event, ToolCallEnd | Text) for event in events)
     assert events[-1] == Finished("length", Usage(7, 15))
+
+
+@pytest.mark.parametrize("prefill", [NAMED, ANY])
+@pytest.mark.parametrize("terminal", [Finished("stop"), Failed(FailKind.DIED, "gone")], ids=["stop", "died"])
+def test_prose_instead_of_a_call_is_shown_as_the_model_wrote_it(prefill: str, terminal: EngineEvent) -> None:
+    events = answer(prefill, "Sure, here", terminal)
+    shown = "".join(event.text for event in events if isinstance(event, Text))
+    assert shown in ("Sure, here", "")  # a named call has begun: what follows its name is arguments, or nothing
+    assert shown or prefill is NAMED

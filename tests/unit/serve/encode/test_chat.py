@@ -137,6 +137,7 @@ def test_stream_and_body_agree(reason: str) -> None:
     args = "".join(call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", []))
     assert message.get("tool_calls", [])[0]["function"] == {"name": "add", "arguments": args}
     assert body["choices"][0]["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == reason
+    assert body["usage"] is not None
     assert body["usage"] == outcomes.usage_object(USAGE)
 
 
@@ -160,3 +161,23 @@ def test_logprobs_ride_on_their_pieces_and_are_joined_in_the_body() -> None:
     assert events[1]["choices"][0]["logprobs"] == {"content": [{"token": "a"}]}
     body = chat.completion(head(), collected(pieces), Finished("stop", USAGE))
     assert body["choices"][0]["logprobs"] == {"content": [{"token": "a"}, {"token": "b"}], "refusal": None}
+
+
+@pytest.mark.parametrize(
+    ("terminal", "finish_reason", "code"),
+    [
+        (None, None, None),
+        (Failed(FailKind.DIED, "gone", USAGE), "error", "engine_died"),
+        (Cancelled("client", USAGE), "error", "request_cancelled"),
+    ],
+    ids=["running", "failed", "client-gone"],
+)
+def test_a_body_that_is_read_later_says_how_it_ended(
+    terminal: Failed | Cancelled | None, finish_reason: str | None, code: str | None
+) -> None:
+    body = chat.completion(head(), collected(PIECES), terminal)
+    assert body["choices"][0]["finish_reason"] == finish_reason
+    assert body["choices"][0]["message"]["content"]
+    error = body.get("error")
+    assert (error and error["code"]) == code
+    assert (body["usage"] is None) == (terminal is None)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine.chat_relay import ChatRelay
 from engine.chunk_repair import Identity
 from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Finished, Passed, Text, Tick, Usage
+from serve import outcomes
 from serve.encode import chat
 from serve.structured import structured_check
 from serve.verify import verified
@@ -114,13 +115,15 @@ def test_an_ending_alone_needs_no_first_chunk_of_ours() -> None:
 def test_a_fault_of_ours_ends_the_stream_with_its_own_names() -> None:
     encoder = chat.ChatStream(OURS)
     frames = encoder.frames(iter([Accepted(), Passed(FIRST), Passed(b"", (), (), LATER)]))
-    body = b"".join(frame.data for frame in frames) + encoder.fault_ending(KeyError("secret"))
+    body = b"".join(frame.data for frame in frames) + encoder.fault_ending(
+        outcomes.http_error(500, "a fault of ours")["error"]
+    )
     answer = Answer(200, {"content-type": "text/event-stream"}, body, True)
     ending = check_chat_stream(answer)
     assert (ending.content, ending.finish_reason) == ("xy", "error")
     assert ending.error is not None
     assert ending.error["code"] == "internal_error"
-    assert b"secret" not in body
+    assert ending.error["message"] == "a fault of ours"
 
 
 # --- what was promised --------------------------------------------------------------------------------
