@@ -203,6 +203,14 @@ def test_all_upstreams_fail_and_the_most_telling_status_is_the_answer(gateway: G
         assert pair.asked() == [2, 2]
 
 
+def test_what_the_next_upstream_says_passes_byte_for_byte_with_its_headers(gateway: Gateway) -> None:
+    said = delta("stop", role="assistant", content="Hello")
+    first = event({**said, "id": "theirs", "created": 1, "model": "m", "timings": {"x": 1}})
+    with gateway(refuses(503), stream(first, DONE, x_request_id="req-7")) as pair:
+        got = ask(pair.port, chat())
+    assert (got.body, got.headers["x-request-id"]) == (first + DONE, "req-7")
+
+
 def test_no_upstream_is_there_and_one_that_comes_later_is_used(server_command: tuple[str, ...], tmp_path: Path) -> None:
     with ScriptedUpstream(HELLO) as one, ScriptedUpstream(HELLO) as two:
         ports = [one.port, two.port]
