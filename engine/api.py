@@ -53,6 +53,21 @@ class AdoptedCancel(Cancel):
         return self._event.is_set() or super().is_set()
 
 
+@dataclass(slots=True, eq=False)
+class Inflow:
+    """Where the bytes of an answer come from, for a reader that waits for many answers in one thread.
+
+    The engine sets `source`, the descriptor to wait for (None: there is none, read on as ever), and `drained`: the last
+    event was the last one that is there. While the reader has set `outside`, the engine does not wait for bytes: it
+    gives a `Tick` where none are there. The reader adds to `waited_s` the seconds that it waited instead.
+    """
+
+    source: int | None = None
+    drained: bool = False
+    outside: bool = False
+    waited_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
     """A prompt for an engine that speaks token ids. `max_tokens` ≥ 1; `sampling` has the pipe protocol's key names."""
@@ -69,7 +84,7 @@ class ChatRequest:
 
     `form` is what the client gets: "pieces" of an answer that is written anew, or the upstream's own chat "stream" or
     "whole" body, as they are where nothing is wrong with them. `pieces`: whether what passes is wanted as pieces, too;
-    `id`: the id that it is to have (None: the upstream's own).
+    `id`: the id that it is to have (None: the upstream's own). An engine that can tells `inflow` what it waits for.
     """
 
     body: Mapping[str, object]
@@ -77,6 +92,7 @@ class ChatRequest:
     form: Literal["pieces", "stream", "whole"] = "pieces"
     pieces: bool = False
     id: str | None = None
+    inflow: Inflow | None = None
 
 
 EngineRequest: TypeAlias = TokenRequest | ChatRequest

@@ -16,6 +16,7 @@ import time
 from collections.abc import Generator, Sequence
 from typing import TypeAlias
 
+from engine.api import Inflow
 from engine.origin import Origin
 
 MAX_RECV_BYTES = 65536
@@ -54,6 +55,8 @@ class Channel:
         self.origin = origin
         self.tls = tls
         self.tick_s = tick_s
+        self.inflow: Inflow | None = None
+        self._outside = False
         self._socket: socket.socket | None = None
         self._unsent = _NOTHING
         self._sound = True
@@ -64,6 +67,15 @@ class Channel:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def let_go(self) -> None:
+        """What was told of it to its reader counts no more."""
+        if self.inflow is not None:
+            self.inflow.source = None
+            self.inflow = None
+        if self._outside and self._socket is not None:
+            self._outside = False
+            self._socket.settimeout(self.tick_s)
 
     # --- connecting --------------------------------------------------------------------------------
 
@@ -164,6 +176,10 @@ class Channel:
     def receive(self) -> bytes | None:
         """What is there, waiting for it at most a tick; b"" at the end; None if nothing came. Raises: OSError."""
         assert self._socket is not None
+        inflow = self.inflow
+        if inflow is not None and inflow.outside != self._outside and not self._unsent:
+            self._outside = inflow.outside
+            self._socket.settimeout(0 if inflow.outside else self.tick_s)
         if self._unsent:  # a server may refuse a request before it has read it
             ready = _ready(self._socket, selectors.EVENT_READ | selectors.EVENT_WRITE, self.tick_s)
             if ready & selectors.EVENT_WRITE:
@@ -178,6 +194,9 @@ class Channel:
             return None
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
+        if inflow is not None:
+            inflow.source = None if self._unsent else self._socket.fileno()
+            inflow.drained = len(data) < self._recv_bytes and not _pending(self._socket)
         if len(data) == self._recv_bytes:
             self._recv_bytes = min(4 * self._recv_bytes, MAX_RECV_BYTES)
         elif len(data) < MIN_RECV_BYTES:
@@ -211,7 +230,7 @@ class Channel:
 
 def _ready(connection: socket.socket, interest: int, timeout_s: float) -> int:
     """What of `interest` is possible; 0 after `timeout_s` seconds without any of it."""
-    if isinstance(connection, ssl.SSLSocket) and interest & selectors.EVENT_READ and connection.pending():
+    if interest & selectors.EVENT_READ and _pending(connection):
         return selectors.EVENT_READ
     ready = 0
     with _Selector() as selector:
@@ -219,6 +238,11 @@ def _ready(connection: socket.socket, interest: int, timeout_s: float) -> int:
         for _, mask in selector.select(timeout_s):
             ready |= mask
     return ready
+
+
+def _pending(connection: socket.socket) -> bool:
+    """Whether bytes are there that the system does not know of."""
+    return isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
 
 
 def _is_numeric(host: str) -> bool:

@@ -11,12 +11,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from engine.api import (
     TICK_S,
     Cancel,
+    ChatRequest,
     EngineError,
     EngineInfo,
     EngineRequest,
@@ -194,6 +195,8 @@ class ChatChild(ABC):
             life.answers += 1
             mine = life.answers
         accepted = False
+        if isinstance(request, ChatRequest):
+            request = replace(request, inflow=None)  # when its child dies, what is waited for is the child's end
         answer = cast("Generator[Event, None, None]", life.upstream.stream(request, cancel))
         try:
             for event in answer:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import h11
 
+from engine.api import Inflow
 from engine.channel import Channel, ConnectFailed, ConnectionCut, HttpError, words
 from engine.connections import Connections
 from engine.content_coding import CodingDamaged, CodingUnknown, Decoder, decoder_for
@@ -75,10 +76,12 @@ def exchange(
     tick_s: float,
     tls: ssl.SSLContext | None = None,
     kept: Connections | None = None,
+    inflow: Inflow | None = None,
 ) -> Generator[Step, None, None]:
     """Send one request; yield `Connected`, the answer's `Head`, body pieces (decoded), and None at least every `tick_s`
     seconds while nothing comes. Returning means that the answer is whole. `path` is absolute (the origin's base is not
     added). `kept` is where connections are taken from and given back to; without it the server is told to close.
+    `inflow` is told where the body comes from.
 
     A kept connection that ends before any byte of the answer came is replaced by a new one, once, whatever the method.
     A server closes idle connections when it likes, so this is nearly always a request that it never saw. RFC 9110
@@ -97,7 +100,7 @@ def exchange(
     channel = None if kept is None else kept.take(origin, tls, tick_s)
     if channel is not None:
         try:
-            yield from _converse(channel, answer, request, kept)
+            yield from _converse(channel, answer, request, kept, inflow)
             return
         except ConnectionCut:
             if answer.begun:
@@ -106,7 +109,7 @@ def exchange(
     channel = Channel(origin, tls, tick_s)
     try:
         yield from channel.connect(connect_s)
-        yield from _converse(channel, answer, request, kept)
+        yield from _converse(channel, answer, request, kept, inflow)
     except BaseException:
         channel.close()
         raise
@@ -127,10 +130,11 @@ def _begin(method: str, path: str, fields: list[tuple[str, str]], body: bytes) -
 
 
 def _converse(
-    channel: Channel, answer: _Answer, request: bytes, kept: Connections | None
+    channel: Channel, answer: _Answer, request: bytes, kept: Connections | None, inflow: Inflow | None
 ) -> Generator[Step, None, None]:
     """Write the request and read the answer. The connection is kept or closed afterwards."""
     keep = False
+    channel.inflow = inflow
     try:
         yield Connected()
         channel.send(request)
@@ -142,9 +146,13 @@ def _converse(
             if data is None:
                 yield None
                 continue
-            yield from answer.feed(data)
+            steps = answer.feed(data)
+            if inflow is not None and (answer.whole or type(steps) is not tuple):
+                inflow.drained = False  # there is more to say than one piece
+            yield from steps
         keep = answer.leaves_connection
     finally:
+        channel.let_go()
         if keep and kept is not None:
             kept.give(channel, answer.server_idle_s)
         else:

@@ -150,7 +150,9 @@ class Call:
             tick_s=TICK_S,
             tls=plan.tls,
             kept=plan.kept,
+            inflow=request.inflow,
         )
+        self._inflow = request.inflow
         self._reader = _reader(plan, request)
         self._connected = False
         self._head: Head | None = None
@@ -166,7 +168,10 @@ class Call:
                 if self._cancel.is_set():
                     yield Cancelled(self._cancel.by, self._reader.usage if self._accepted else None)
                     return
-                for event in self._advance() or [Tick()]:
+                events = self._advance() or [Tick()]
+                if self._inflow is not None and len(events) > 1:
+                    self._inflow.drained = False
+                for event in events:
                     yield event
                     if event is self._reader.terminal or isinstance(event, Failed):
                         return
@@ -187,6 +192,9 @@ class Call:
         except (HttpError, ValueError) as problem:
             error = problem
         self._quiet_s += time.monotonic() - began
+        if self._inflow is not None:
+            self._quiet_s += self._inflow.waited_s
+            self._inflow.waited_s = 0.0
         if error is not None:
             return self._broken(error)
         if ended:

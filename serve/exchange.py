@@ -19,8 +19,11 @@ from http.server import BaseHTTPRequestHandler
 from typing import TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from engine.api import Inflow
 from serve import outcomes, sse
+from serve.delivery import PEER_CHECK_S, ClientGone, Delivery
 from serve.httpio import BodyError, Peer, StreamBody, drain, read_body, too_large
+from serve.lane import Lane
 from serve.lifecycle import BodyState
 from serve.parse.body import json_object
 from serve.request import BadRequest
@@ -33,16 +36,11 @@ T = TypeVar("T")
 
 IO_TIMEOUT_S = 60.0
 """How long a client may be slow with one read or write before its connection is given up."""
-PEER_CHECK_S = 0.1
 PREFLIGHT_MAX_AGE_S = 600
 FAULT = "internal error; the server's log has the details"
 PASSED = re.compile(r"x-(?!api-key$|forwarded-|real-ip$).*|openai-.*|traceparent|tracestate|baggage", re.IGNORECASE)
 """Request headers that are passed on to an upstream."""
 PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
-
-
-class ClientGone(Exception):
-    """The client's connection is broken."""
 
 
 class Unfinished(Exception):
@@ -79,6 +77,7 @@ class Exchange(BaseHTTPRequestHandler):
 
     svc: Service
     routes: tuple[Route, ...] = ()
+    lane = Lane()
     protocol_version = "HTTP/1.1"
     server_version = "strata-serve"
     sys_version = ""
@@ -336,35 +335,21 @@ class Exchange(BaseHTTPRequestHandler):
         self._answered = True
         self._stream.open(self._headers(200, headers))
 
-    def send_frames(self, frames: Iterator[sse.Frame], peer: Peer, beat_s: float | None) -> None:
+    def send_frames(
+        self, frames: Iterator[sse.Frame], peer: Peer, beat_s: float | None, inflow: Inflow | None = None
+    ) -> None:
         """Send an open stream to its end. After `beat_s` without a byte a comment is sent; None where the frames
-        hold the heartbeats.
+        hold the heartbeats. `inflow`: what they wait for, if their engine tells it.
 
         Raises: ClientGone, OSError: the client is gone.
         """
-        stream = self._stream
-        assert stream is not None
-        sent = checked = time.monotonic()
-        for frame in frames:
-            if frame.last:
-                stream.finish(frame.data)
+        assert self._stream is not None
+        delivery = Delivery(frames, self._stream, peer, beat_s)
+        while not delivery.step():
+            if inflow is None or inflow.source is None or not delivery.begun or not self.lane.usable:
+                continue
+            if self.lane.carry(delivery, inflow, self.connection):
                 return
-            now = time.monotonic()
-            if frame.data:
-                stream.write(frame.data)
-                sent = now
-            elif beat_s is not None and now - sent >= beat_s:
-                stream.write(sse.KEEP_ALIVE)
-                sent = now
-            if now - checked >= PEER_CHECK_S:
-                checked = now
-                was_half_closed = peer.half_closed
-                if peer.gone():
-                    raise ClientGone
-                if peer.half_closed and not was_half_closed:
-                    stream.write(sse.KEEP_ALIVE)  # the probe that shows whether the client only half-closed
-                    sent = now
-        raise RuntimeError("a stream's frames ended without a terminal")
 
     # --- logs ----------------------------------------------------------------------------------------
 

@@ -149,6 +149,9 @@ class StreamBody:
     def __init__(self, wfile: BufferedIOBase, chunked: bool) -> None:
         self._wfile = wfile
         self._chunked = chunked
+        self._socket: socket.socket | None = None
+        self._time_limit_s: float | None = None
+        self._unsent = b""
         self.state = BodyState.NEW
 
     def open(self, head: bytes) -> None:
@@ -169,15 +172,50 @@ class StreamBody:
         """Send the terminal and the end of the body in one write."""
         self.state = body_step(self.state, BodyState.TERMINATED)
         self._send(self._framed(terminal) + (FINAL_CHUNK if self._chunked else b""))
-        self.state = body_step(self.state, BodyState.ENDED)
+        if not self._unsent:
+            self.state = body_step(self.state, BodyState.ENDED)
+
+    # --- without blocking ----------------------------------------------------------------------------
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the client is slower than we are: something waits until `block`."""
+        return bool(self._unsent)
+
+    def dont_block(self, connection: socket.socket) -> None:
+        """From now on what the client does not take at once is held."""
+        self._socket = connection
+        self._time_limit_s = connection.gettimeout()
+        connection.settimeout(0)
+
+    def block(self) -> None:
+        """From now on writing blocks again; what was held is sent now.
+
+        Raises: OSError: as `write`.
+        """
+        connection, self._socket = self._socket, None
+        if connection is None:
+            return
+        connection.settimeout(self._time_limit_s)
+        unsent, self._unsent = self._unsent, b""
+        if unsent:
+            self._send(unsent)
+            if self.state is BodyState.TERMINATED:
+                self.state = body_step(self.state, BodyState.ENDED)
 
     def _framed(self, data: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
 
     def _send(self, data: bytes) -> None:
         try:
+            if self._socket is not None:
+                self._unsent += data
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+                return
             self._wfile.write(data)
             self._wfile.flush()
+        except BlockingIOError:
+            return
         except OSError:
             self.state = body_step(self.state, BodyState.BROKEN)
             raise

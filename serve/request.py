@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.api import SamplingValue
+from engine.api import Inflow, SamplingValue
 
 Json = dict[str, object]
 
@@ -38,8 +38,8 @@ class GenerateRequest:
     """One generation. `max_tokens` None means up to the end of the context. `body` is the request as it came, for
     engines that speak chat themselves; the other fields are for engines that speak tokens. `unsupported` is the (path,
     type) of the first part that is not text. `names` says what the client's API calls a field that has another name
-    in chat completions, for errors. `choices`: how many answers; `form`, `headers` and `id`: see
-    `engine.api.ChatRequest`. `store`: the answer is to be kept, with `metadata`."""
+    in chat completions, for errors. `choices`: how many answers; `form`, `headers`, `id` and `inflow`:
+    see `engine.api.ChatRequest`. `store`: the answer is to be kept, with `metadata`."""
 
     body: Mapping[str, object]
     messages: tuple[Json, ...]
@@ -60,6 +60,7 @@ class GenerateRequest:
     form: Literal["pieces", "stream", "whole"] = "pieces"
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     id: str | None = None
+    inflow: Inflow | None = None
     store: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     names: Mapping[str, str] = field(default_factory=dict[str, str])

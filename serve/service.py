@@ -265,7 +265,8 @@ class Service:
             raise BadRequest(str(error), error.param) from None
         if self.engine.facts.speaks == "chat":
             pieces = check is not None or request.store
-            chat = ChatRequest(request.body, request.headers, request.form, pieces, request.id)
+            inflow = None if pieces else request.inflow  # what may take long has a thread of its own
+            chat = ChatRequest(request.body, request.headers, request.form, pieces, request.id, inflow)
             return Plan(chat, check, None, 0, _is_forced(request))
         if request.choices > 1:
             raise BadRequest(f"n: {request.choices} is not supported by this engine; send 1 or leave it out", "n")

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 
 from engine.api import Cancel
 from engine.events import Event, Tick
-from serve.exchange import ClientGone, Exchange
+from serve.delivery import ClientGone
+from serve.exchange import Exchange
 from serve.httpio import Peer
 from serve.request import BadRequest
 from serve.runs import Kept, Run

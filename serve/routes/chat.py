@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from engine.api import Cancel, failed_of
+from engine.api import Cancel, Inflow, failed_of
 from engine.events import Accepted, Cancelled, Event, Failed, Finished
 from serve import outcomes
 from serve.encode import chat
@@ -40,6 +40,8 @@ def create(http: Exchange) -> None:
     head = replace(head, choices=request.choices, passes=passes)
     # what is kept is found by the id that the client saw
     request = replace(request, headers=http.passed_headers(), id=head.id if request.store else None)
+    inflow = Inflow() if request.stream and not request.store else None
+    request = replace(request, inflow=inflow)
     cancel, peer = Cancel(), Peer(http.connection)
     run = http.svc.runs.new(_record(head, request), cancel) if request.store else None
     keep = {} if run is None else {"keep": run.settle}
@@ -56,7 +58,7 @@ def create(http: Exchange) -> None:
         if request.stream:
             encoder = chat.ChatStream(head)
             http.open_stream(head, encoder.fault_ending, first.headers if isinstance(first, Accepted) else ())
-            http.send_frames(encoder.frames(answer), peer, http.svc.limits.heartbeat_s)
+            http.send_frames(encoder.frames(answer), peer, http.svc.limits.heartbeat_s, inflow)
         else:
             _body(http, http.watched(answer, peer), head)
 
