@@ -120,8 +120,10 @@ class Lane:
                 selector.register(lent.source, selectors.EVENT_READ, lent)
             except (OSError, ValueError, KeyError):
                 lent.back.set()  # its own thread can do without
-            else:
-                self._lent[lent.source] = lent
+                continue
+            self._lent[lent.source] = lent
+            if not lent.inflow.drained:
+                self._more.append(lent)
 
     def _advance(self, lent: _Lent, now: float) -> None:
         """Do what can be done at once. Never raises."""

@@ -1,0 +1,223 @@
+"""Streams over real sockets that one thread carries: each as it would be alone, whatever the others do."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from engine.api import Inflow
+from serve import lane as lane_module
+from serve.delivery import ClientGone, Delivery
+from serve.httpio import Peer, StreamBody
+from serve.lane import Lane
+from serve.lifecycle import BodyState
+from serve.sse import KEEP_ALIVE, Frame
+
+DEADLINE_S = 60.0
+NEVER_S = 3600.0
+END = b"END"
+
+pytestmark = pytest.mark.skipif(not Lane.usable, reason="not on this system")
+
+
+def tcp() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    for end in (one, other):
+        end.settimeout(DEADLINE_S)
+    return one, other
+
+
+@dataclass(eq=False)
+class Stream:
+    """One stream: what is written to `upstream` goes to `client`, `END` ends it."""
+
+    lane: Lane
+    beat_s: float | None = None
+    inflow: Inflow = field(default_factory=Inflow)
+    step: Callable[[bytes], None] = lambda data: None
+    carriers: set[str] = field(default_factory=set[str])
+    returns: int = 0
+    raised: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.source, self.upstream = tcp()
+        self.connection, self.client = tcp()
+        self.inflow.source = self.source.fileno()
+        self.file = self.connection.makefile("wb", 0)
+        self.body = StreamBody(self.file, chunked=True)  # type: ignore[arg-type]  # not buffered, as a handler's
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def frames(self) -> Iterator[Frame]:
+        self.source.settimeout(0)
+        while True:
+            self.carriers.add(threading.current_thread().name)
+            try:
+                data = self.source.recv(1 << 20)
+            except BlockingIOError:
+                self.inflow.drained = True
+                yield Frame(b"")
+                continue
+            self.step(data)
+            ended = data.endswith(END)
+            self.inflow.drained = not ended
+            if said := data.removesuffix(END):
+                yield Frame(said)
+            if ended:
+                yield Frame(END, last=True)
+
+    def run(self) -> None:
+        self.body.open(b"")
+        delivery = Delivery(self.frames(), self.body, Peer(self.connection), self.beat_s)
+        try:
+            while not self.lane.carry(delivery, self.inflow, self.connection):
+                self.returns += 1
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.raised = error
+        finally:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_WR)
+
+    def received(self) -> bytes:
+        data = b""
+        while part := self.client.recv(1 << 20):
+            data += part
+        return data
+
+    def until(self, mark: bytes) -> bytes:
+        data = b""
+        while not data.endswith(mark):
+            part = self.client.recv(1 << 20)
+            assert part, data
+            data += part
+        return data
+
+
+@pytest.fixture
+def streams() -> Generator[Callable[..., Stream]]:
+    lane = Lane()
+    with contextlib.ExitStack() as stack:
+
+        def start(**options: object) -> Stream:
+            stream = Stream(lane, **options)  # type: ignore[arg-type]  # the fields of a stream
+            for end in (stream.source, stream.upstream, stream.connection, stream.file, stream.client):
+                stack.callback(end.close)
+            stream.thread.start()
+            return stream
+
+        yield start
+
+
+@pytest.fixture
+def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes, comes because bytes were there."""
+    monkeypatch.setattr(lane_module, "TICK_S", NEVER_S)
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_many_streams_are_carried_by_one_thread_each_to_its_own_end(streams: Callable[..., Stream]) -> None:
+    many = [streams() for _ in range(50)]
+    for number in range(20):
+        for index, stream in enumerate(many):
+            stream.upstream.sendall(b"<%d:%d>" % (index, number))
+        for index, stream in enumerate(many):
+            stream.until(b"<%d:%d>\r\n" % (index, number))
+    for stream in many:
+        stream.upstream.sendall(END)
+    for stream in many:
+        assert stream.received() == b"3\r\nEND\r\n0\r\n\r\n"
+        stream.thread.join(DEADLINE_S)
+        assert (stream.raised, stream.returns, stream.carriers) == (None, 0, {"lane"})
+        assert stream.body.state is BodyState.ENDED
+        assert not stream.inflow.outside
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_text_and_end_that_come_in_one_read_go_out_at_once(streams: Callable[..., Stream]) -> None:
+    stream = streams()
+    stream.upstream.sendall(b"last" + END)
+    assert stream.received() == b"4\r\nlast\r\n3\r\nEND\r\n0\r\n\r\n"
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_a_client_that_does_not_read_holds_nobody_up_and_loses_nothing(streams: Callable[..., Stream]) -> None:
+    slow, quick = streams(), streams()
+    size = 16 << 20
+    writer = threading.Thread(target=slow.upstream.sendall, args=(b"x" * size,), daemon=True)
+    writer.start()
+    for number in range(100):
+        quick.upstream.sendall(b"<%d>" % number)
+        quick.until(b"<%d>\r\n" % number)
+    reader = threading.Thread(target=lambda: (writer.join(DEADLINE_S), slow.upstream.sendall(END)), daemon=True)
+    reader.start()
+    got = slow.received()
+    assert got.count(b"x") == size
+    assert got.endswith(b"3\r\nEND\r\n0\r\n\r\n")
+    slow.thread.join(DEADLINE_S)
+    assert slow.raised is None
+    assert slow.returns > 0
+    assert (quick.returns, slow.body.state) == (0, BodyState.ENDED)
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_a_fault_comes_out_in_the_streams_own_thread_and_hurts_no_other(streams: Callable[..., Stream]) -> None:
+    def fails(data: bytes) -> None:
+        raise KeyError(data)
+
+    broken, whole = streams(step=fails), streams()
+    broken.upstream.sendall(b"x")
+    broken.thread.join(DEADLINE_S)
+    assert isinstance(broken.raised, KeyError)
+    whole.upstream.sendall(END)
+    assert whole.received() == b"3\r\nEND\r\n0\r\n\r\n"
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_a_source_that_is_given_up_brings_the_stream_back(streams: Callable[..., Stream]) -> None:
+    gave_up = threading.Event()
+
+    def gives_up(data: bytes) -> None:
+        if not gave_up.is_set():
+            stream.inflow.source = None
+            gave_up.set()
+
+    stream = Stream(Lane(), step=gives_up)
+    came_back = threading.Event()
+
+    def run() -> None:
+        stream.body.open(b"")
+        delivery = Delivery(stream.frames(), stream.body, Peer(stream.connection), None)
+        assert stream.lane.carry(delivery, stream.inflow, stream.connection) is False
+        came_back.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    stream.upstream.sendall(b"x")
+    assert came_back.wait(DEADLINE_S)
+    assert stream.until(b"\r\nx\r\n") == b"1\r\nx\r\n"
+    assert not stream.inflow.outside
+    for end in (stream.source, stream.upstream, stream.connection, stream.file, stream.client):
+        end.close()
+
+
+def test_a_quiet_stream_gets_its_heartbeats_and_knows_how_long_it_waited(streams: Callable[..., Stream]) -> None:
+    stream = streams(beat_s=0.05)
+    assert stream.until(KEEP_ALIVE + b"\r\n").endswith(KEEP_ALIVE + b"\r\n")
+    assert stream.inflow.waited_s > 0.0
+    stream.upstream.sendall(END)
+    assert stream.received().endswith(b"3\r\nEND\r\n0\r\n\r\n")
+
+
+def test_a_client_that_resets_ends_its_stream_alone(streams: Callable[..., Stream]) -> None:
+    gone, there = streams(), streams()
+    gone.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    gone.client.close()
+    gone.thread.join(DEADLINE_S)
+    assert isinstance(gone.raised, ClientGone | OSError)
+    there.upstream.sendall(END)
+    assert there.received() == b"3\r\nEND\r\n0\r\n\r\n"
