@@ -185,15 +185,15 @@ class Channel:
             if ready & selectors.EVENT_WRITE:
                 self._push()
             if not ready & selectors.EVENT_READ:
-                return None
+                return self._nothing()
         try:
             data = self._socket.recv(self._recv_bytes)  # with a time limit: one wait and one read, both outside Python
         except TimeoutError as error:
             if error.errno is not None:
                 raise  # the system gave the connection up
-            return None
+            return self._nothing()
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return None
+            return self._nothing()
         if inflow is not None:
             inflow.source = None if self._unsent else self._socket.fileno()
             inflow.drained = len(data) < self._recv_bytes and not _pending(self._socket)
@@ -202,6 +202,10 @@ class Channel:
         elif len(data) < MIN_RECV_BYTES:
             self._recv_bytes = MIN_RECV_BYTES
         return data
+
+    def _nothing(self) -> None:
+        if self.inflow is not None:
+            self.inflow.drained = True
 
     def _push(self) -> None:
         assert self._socket is not None

@@ -23,8 +23,8 @@ from serve.delivery import Delivery
 
 log = logging.getLogger("strata.lane")
 
-TICK_S = 0.2
-"""How long a stream without news is left alone, in seconds: time limits and heartbeats are looked at that often."""
+TICK_S = 0.5
+"""How often streams without news are looked at, in seconds: for heartbeats, time limits and clients that left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +107,7 @@ class Lane:
             if now >= tick_at:
                 tick_at = now + TICK_S
                 for lent in list(self._lent.values()):
-                    if now - lent.asleep_at >= TICK_S:
+                    if now - lent.asleep_at >= TICK_S / 2:
                         self._advance(lent, now)
 
     def _arrivals(self, selector: selectors.BaseSelector, ear: socket.socket) -> None:
