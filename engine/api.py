@@ -79,7 +79,30 @@ class ChatRequest:
     id: str | None = None
 
 
-EngineRequest: TypeAlias = TokenRequest | ChatRequest
+@dataclass(frozen=True, slots=True)
+class NativeRequest:
+    """A request in an upstream's own Responses API. `path` comes after the API's base and has its query; `body` is the
+    JSON that is sent (None: nothing is); `headers` are those of the client that its upstream should see.
+
+    `relays`: an answer is made, and its event stream asked for, to be passed on as `Relayed`. Otherwise the answer is
+    one page, which rides on the terminal (`Finished.raw`). `names_response`: it names a response that one upstream
+    keeps: another one knows nothing of it.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    body: Mapping[str, object] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    relays: bool = False
+    names_response: bool = False
+
+    @property
+    def model(self) -> object:
+        """The model that it asks for, as it is written."""
+        return None if self.body is None else self.body.get("model")
+
+
+EngineRequest: TypeAlias = TokenRequest | ChatRequest | NativeRequest
 
 
 @dataclass(frozen=True, slots=True)
