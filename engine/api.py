@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from engine.events import CancelledBy, EngineEvent, Failed, FailKind, UpstreamError, Usage
 
@@ -179,6 +179,18 @@ class Engine(Protocol):
         """End it and everything it started. Blocks, in bounded time; a second call does nothing.
 
         Raises: EngineStuck: its process could not be ended.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsPrompts(Protocol):
+    """An engine that speaks chat and may be able to count a prompt's tokens."""
+
+    def count_prompt(self, request: ChatRequest) -> int:
+        """Starts the engine if needed. Blocks, in bounded time once it runs. Any thread.
+
+        Raises: EngineError: it cannot count, refused, or could not be asked.
         """
         ...
 

@@ -39,7 +39,9 @@ class GenerateRequest:
     engines that speak chat themselves; the other fields are for engines that speak tokens. `unsupported` is the (path,
     type) of the first part that is not text. `names` says what the client's API calls a field that has another name
     in chat completions, for errors. `choices`: how many answers; `form`, `headers` and `id`: see
-    `engine.api.ChatRequest`. `store`: the answer is to be kept, with `metadata`."""
+    `engine.api.ChatRequest`. `store`: the answer is to be kept, with `metadata`. `at_most`: where less room than
+    `max_tokens` is left, the answer ends with the room. `continued`: the text of the assistant that the answer goes
+    on from; it is not in `messages`, but the last message of `body`."""
 
     body: Mapping[str, object]
     messages: tuple[Json, ...]
@@ -63,3 +65,5 @@ class GenerateRequest:
     store: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     names: Mapping[str, str] = field(default_factory=dict[str, str])
+    at_most: bool = False
+    continued: str = ""
