@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from engine.events import CancelledBy, EngineEvent, Failed, FailKind, UpstreamError, Usage
 
@@ -95,7 +95,30 @@ class ChatRequest:
     inflow: Inflow | None = None
 
 
-EngineRequest: TypeAlias = TokenRequest | ChatRequest
+@dataclass(frozen=True, slots=True)
+class NativeRequest:
+    """A request in an upstream's own Responses API. `path` comes after the API's base and has its query; `body` is the
+    JSON that is sent (None: nothing is); `headers` are those of the client that its upstream should see.
+
+    `relays`: an answer is made, and its event stream asked for, to be passed on as `Relayed`. Otherwise the answer is
+    one page, which rides on the terminal (`Finished.raw`). `names_response`: it names a response that one upstream
+    keeps: another one knows nothing of it.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    body: Mapping[str, object] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    relays: bool = False
+    names_response: bool = False
+
+    @property
+    def model(self) -> object:
+        """The model that it asks for, as it is written."""
+        return None if self.body is None else self.body.get("model")
+
+
+EngineRequest: TypeAlias = TokenRequest | ChatRequest | NativeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +195,18 @@ class Engine(Protocol):
         """End it and everything it started. Blocks, in bounded time; a second call does nothing.
 
         Raises: EngineStuck: its process could not be ended.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsPrompts(Protocol):
+    """An engine that speaks chat and may be able to count a prompt's tokens."""
+
+    def count_prompt(self, request: ChatRequest) -> int:
+        """Starts the engine if needed. Blocks, in bounded time once it runs. Any thread.
+
+        Raises: EngineError: it cannot count, refused, or could not be asked.
         """
         ...
 

@@ -30,6 +30,7 @@ from engine.events import (
     UpstreamError,
     Usage,
 )
+from engine.odd_lines import OddLines
 from engine.sse_codec import SseDecoder, SseEvent, SseItem, SseOdd
 from engine.token_counts import TokenCounts, count_of, fields_of
 from engine.tool_deltas import DeltaBroken, ToolCalls
@@ -49,9 +50,6 @@ VALUE_DEPTH = 8
 
 UNLIKELY = -9999.0
 """Source: OpenAI API reference, `logprob`: the value of a token that is very unlikely."""
-
-MAX_ODD_CHARS = 8192
-"""How much of what is no event is kept, in case it is the cause."""
 
 DONE = "[DONE]"
 
@@ -80,7 +78,7 @@ class ChatReader:
         self._said = False
         self._verdict: FinishReason | tuple[FailKind, str] | None = None
         self._counts = counts or TokenCounts()
-        self._odd = ""
+        self._odd = OddLines()
         self._decoder = SseDecoder()
 
     @property
@@ -92,7 +90,7 @@ class ChatReader:
     def reason(self) -> FinishReason | None:
         """How the answer ends if nothing more comes; None where that is a failure."""
         verdict = self._judged()
-        return verdict if isinstance(verdict, str) and self._odd_problem() is None else None
+        return verdict if isinstance(verdict, str) and self._odd.problem is None else None
 
     @property
     def usage(self) -> Usage:
@@ -164,33 +162,20 @@ class ChatReader:
         the same: only usage and the end marker are missing, unless what is left looks like an error. `pending`: what
         is left in somebody else's decoder (None: in this one's)."""
         events: list[Event] = []
-        pending = self._decoder.end() if pending is None else pending
-        problem: Problem | None = None
-        fragments = ""
-        for item in pending:
-            if isinstance(item, SseEvent) and item.name == "error":
-                problem = problem or problem_of_body(item.data.encode(), "no reason given")
-            elif isinstance(item, SseEvent):
-                fragments += f"{item.data}\n"
-            elif isinstance(item, SseOdd):
-                fragments += f"{_line(item)}\n"
-        problem = problem or _problem_in_text(fragments) or _problem_in_text(self._odd + fragments)
+        problem, suspicious = self._odd.at_cut(self._decoder.end() if pending is None else pending)
         if problem is not None:
             self._fail_by(events, problem)
-        elif self.finish_seen and "err" not in (fragments + self._odd).lower():
+        elif self.finish_seen and not suspicious:
             self._conclude(events)
         else:
-            self._fail(events, kind, how + self._odd_note())
+            self._fail(events, kind, how + self._odd.note)
         return events
 
     # --- one item ----------------------------------------------------------------------------------
 
     def _item(self, item: SseItem, events: list[Event]) -> None:
         if isinstance(item, SseOdd):
-            self._keep_odd(item)
-            problem = (
-                problem_of_body(item.value.encode(), "") if item.field == "error" else _problem_in_text(item.value)
-            )
+            problem = self._odd.keep(item)
             if problem is not None:
                 self._fail_by(events, problem)
         elif isinstance(item, SseEvent):
@@ -279,7 +264,7 @@ class ChatReader:
 
     def _conclude(self, events: list[Event]) -> None:
         """The stream is over: the upstream's finish word decides."""
-        problem = self._odd_problem()
+        problem = self._odd.problem
         if problem is not None:
             self._fail_by(events, problem)
             return
@@ -304,7 +289,7 @@ class ChatReader:
     def _judge(self) -> FinishReason | tuple[FailKind, str]:
         word = self._finish
         if word is None:
-            return FailKind.DIED, f"{self._who} ended the stream without a finish_reason{self._odd_note()}"
+            return FailKind.DIED, f"{self._who} ended the stream without a finish_reason{self._odd.note}"
         if word == "error":
             return FailKind.DIED, f"{self._who} ended the answer with finish_reason 'error'"
         reason = FINISH_WORDS.get(word)
@@ -328,17 +313,6 @@ class ChatReader:
     def _end_with(self, events: list[Event], terminal: Terminal) -> None:
         self.terminal = terminal
         events.append(terminal)
-
-    # --- what is no event --------------------------------------------------------------------------
-
-    def _keep_odd(self, item: SseOdd) -> None:
-        self._odd = f"{self._odd}{_line(item)}\n"[:MAX_ODD_CHARS]
-
-    def _odd_problem(self) -> Problem | None:
-        return _problem_in_text(self._odd) if self._odd else None
-
-    def _odd_note(self) -> str:
-        return f"; it wrote: {problem_of_body(self._odd.encode(), '').message!r}" if self._odd.strip() else ""
 
 
 def is_idle(data: str) -> bool:
@@ -397,19 +371,6 @@ def _kept_value(value: object, depth: int = VALUE_DEPTH) -> object:
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return None
     return value
-
-
-def _line(item: SseOdd) -> str:
-    return f"{item.field}: {item.value}" if item.field else item.value
-
-
-def _problem_in_text(text: str) -> Problem | None:
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        return problem_in(json.loads(text))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _first_choice(choices: object) -> Mapping[str, object] | None:

@@ -7,6 +7,7 @@ and who turns it into HTTP is `serve.outcomes`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
@@ -163,6 +164,22 @@ class Passed:
     held: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class RelayedEvent:
+    """One event of an upstream's own Responses stream: its JSON, and its bytes as they came, which can go out as they
+    are (b"": they cannot, and it has to be written anew)."""
+
+    value: Mapping[str, object]
+    raw: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """What came at once of an upstream's own Responses stream, its terminal event included."""
+
+    events: tuple[RelayedEvent, ...]
+
+
 # --- how it ended ------------------------------------------------------------------------------------
 
 
@@ -199,5 +216,5 @@ class Failed:
 
 
 Terminal: TypeAlias = Finished | Cancelled | Failed
-Event: TypeAlias = Accepted | Tick | Progress | Piece | Passed | Terminal
+Event: TypeAlias = Accepted | Tick | Progress | Piece | Passed | Relayed | Terminal
 EngineEvent: TypeAlias = Event | Token

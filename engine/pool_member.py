@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
-from engine.api import ChatRequest, Engine, EngineRequest, EngineStatus, MemberStatus
+from engine.api import ChatRequest, Engine, EngineRequest, EngineStatus, MemberStatus, NativeRequest
 from engine.events import Failed, FailKind
 
 REASON_CHARS = 200
@@ -163,19 +163,37 @@ def candidates(members: Sequence[Member], request: EngineRequest, tried: Sequenc
     """Who may be asked next. If members say that they have the request's model, those that list others are left out,
     even if they are the last ones that are well: they would refuse it, or answer with another model. Those that list
     nothing come last. A model that nobody lists goes to any: many servers take every name."""
-    model = request.body.get("model") if isinstance(request, ChatRequest) else None
+    model = _model_of(request)
     left = [member for member in members if member not in tried]
     if model and any(member.serves(model) for member in members):
         return [m for m in left if m.serves(model)] or [m for m in left if m.serves(model) is None]
     return left
 
 
+def _model_of(request: EngineRequest) -> object:
+    if isinstance(request, NativeRequest):
+        return request.model
+    return request.body.get("model") if isinstance(request, ChatRequest) else None
+
+
 # --- what a failure says -----------------------------------------------------------------------------
 
 
-def goes_elsewhere(failed: Failed) -> bool:
+def is_unknown_here(failed: Failed, request: EngineRequest) -> bool:
+    """Whether the member says that it does not keep the response that the request names. Another one may.
+
+    Source: OpenAI API reference, errors of Responses (2026-10); vLLM and SGLang answer 404.
+    """
+    if not isinstance(request, NativeRequest) or not request.names_response or failed.upstream is None:
+        return False
+    return failed.upstream.status == 404 or failed.upstream.code == "previous_response_not_found"
+
+
+def goes_elsewhere(failed: Failed, request: EngineRequest) -> bool:
     """Whether another server may be asked, if nothing of the answer came. A refusal that blames the request would be
     the same there; so would most for a wrong key, and it should be seen."""
+    if is_unknown_here(failed, request):
+        return True
     if failed.kind in _BROKEN:
         return failed.upstream is None or failed.upstream.status >= 400 or failed.upstream.type not in _REQUEST_TYPES
     return failed.kind is FailKind.REFUSED and failed.upstream is not None and failed.upstream.status in _LATER
@@ -185,14 +203,16 @@ def is_its_own(failed: Failed, member: Member, request: EngineRequest) -> bool:
     """Whether the member is to blame. A refused key is its own, unless the request brought one; an unknown model (or
     page) is, unless the member told that it has other models: then the request asked for too much, and a client with a
     wrong name must not take one member after the other away from all."""
-    if goes_elsewhere(failed):
+    if is_unknown_here(failed, request):
+        return False
+    if goes_elsewhere(failed, request):
         return True
     status = failed.upstream.status if failed.upstream is not None else 0
-    if failed.kind is not FailKind.REFUSED or not isinstance(request, ChatRequest):
+    if failed.kind is not FailKind.REFUSED or not isinstance(request, ChatRequest | NativeRequest):
         return False
     if status in _ACCOUNT:
         return not {"authorization", "x-api-key"} & {name.lower() for name in request.headers}
-    return status == 404 and member.serves(request.body.get("model")) is not False
+    return status == 404 and member.serves(_model_of(request)) is not False
 
 
 def reason(failed: Failed) -> str:
@@ -226,9 +246,11 @@ def wait_s(failed: Failed) -> float | None:
         return None
 
 
-def most_telling(failures: Sequence[Failed]) -> Failed:
+def most_telling(failures: Sequence[Failed], request: EngineRequest) -> Failed:
     """The one failure that a request is answered with after all were asked: a status over silence and cuts, those over
-    "cannot connect", the shortest wait over all. Where none has a status, all reasons are told."""
+    "cannot connect", the shortest wait over all. Where none has a status, all reasons are told. That a response is not
+    known is said only if all said so."""
+    failures = [failed for failed in failures if not is_unknown_here(failed, request)] or failures
     best = max(failures, key=_telling)
     if len(failures) == 1 or (best.upstream is not None and best.upstream.status >= 400):
         return best

@@ -1,4 +1,4 @@
-"""The engine that is another server: OpenAI chat completions over HTTP, always streamed.
+"""The engine that is another server: OpenAI chat completions over HTTP, always streamed, or its own Responses API.
 
 It knows the server's address, model, slots and health. One answer is `engine.upstream_call`; bytes, framing and shapes
 are below that.
@@ -23,10 +23,11 @@ from engine.api import (
     EngineRequest,
     EngineStarting,
     EngineStatus,
+    NativeRequest,
 )
 from engine.events import Cancelled, EngineEvent, Event, Failed, FailKind, Tick
 from engine.http_client import Connections, Head, HttpError, exchange, origin_of
-from engine.upstream_call import Call, CallPlan, call_body, call_headers
+from engine.upstream_call import Call, CallPlan, call_body, call_headers, native_body
 from engine.upstream_errors import problem_of_body
 
 PROBE_S = 5.0
@@ -91,6 +92,7 @@ class UpstreamEngine:
             LLAMA_FIELDS if kind == "llama" else {},
             self._kept,
             LLAMA_EXACT if kind == "llama" else {},
+            self._api,
         )
         self._facts = EngineInfo(kind, model or origin.authority, "chat", slots, max_context)
         self._lock = threading.Lock()
@@ -161,13 +163,16 @@ class UpstreamEngine:
         return self._stream(request, cancel)
 
     def _stream(self, request: EngineRequest, cancel: Cancel) -> Generator[Event, None, None]:
-        if not isinstance(request, ChatRequest):
+        if not isinstance(request, ChatRequest | NativeRequest):
             yield Failed(FailKind.INTERNAL, "this engine speaks chat, not token ids")
             return
         if self._closed.is_set():
             yield Failed(FailKind.NOT_STARTED, "the engine is closed")
             return
-        body = call_body(self._plan, request, self._model)
+        if isinstance(request, NativeRequest):
+            body = native_body(request, self._model)
+        else:
+            body = call_body(self._plan, request, self._model)
         headers = call_headers(self._plan, request.headers)
         while not self._slots.acquire(timeout=TICK_S):
             if cancel.is_set():

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 
-from engine.api import TICK_S, Cancel, ChatRequest
+from engine.api import TICK_S, Cancel, ChatRequest, NativeRequest
 from engine.chat_reader import ChatReader
 from engine.chat_relay import ChatRelay, RelayPlan
 from engine.chunk_repair import Identity
@@ -29,6 +29,7 @@ from engine.http_client import (
     Step,
     exchange,
 )
+from engine.response_reader import PageReader, ResponseReader
 from engine.sse_codec import SseTooLong
 from engine.upstream_errors import problem_of_body, refusal
 
@@ -46,9 +47,9 @@ comes in that time can still say that the answer failed. What comes later is not
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """Where and how to ask. Times are in seconds; `who` names the server in messages; `model` is the server's own name
-    for what it runs; `extra` is added to bodies, and `exact` where the client does not see the chunks; `kept` is where
-    connections come from and go to."""
+    """Where and how to ask: a chat at `path`, the server's own API below `api`. Times are in seconds; `who` names the
+    server in messages; `model` is the server's own name for what it runs; `extra` is added to bodies of chats, and
+    `exact` where the client does not see the chunks; `kept` is where connections come from and go to."""
 
     origin: Origin
     path: str
@@ -63,6 +64,7 @@ class CallPlan:
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
     kept: Connections | None = None
     exact: Mapping[str, object] = field(default_factory=dict[str, object])
+    api: str = "/v1"
 
 
 def call_headers(plan: CallPlan, given: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -94,7 +96,26 @@ def call_body(plan: CallPlan, request: ChatRequest, model: str | None) -> bytes:
     return json.dumps(body | dict(plan.extra) | ({} if request.form == "stream" else dict(plan.exact))).encode()
 
 
-def _reader(plan: CallPlan, request: ChatRequest) -> ChatReader | ChatRelay:
+def native_body(request: NativeRequest, model: str | None) -> bytes:
+    """The body of a request in the server's own API: as it came, but a stream is asked for where one is relayed."""
+    if request.body is None:
+        return b""
+    body = dict(request.body)
+    if request.relays:
+        body["stream"] = True
+    if model is not None:
+        body["model"] = model
+    return json.dumps(body).encode()
+
+
+def _reader(
+    plan: CallPlan, request: ChatRequest | NativeRequest
+) -> ChatReader | ChatRelay | ResponseReader | PageReader:
+    if isinstance(request, NativeRequest):
+        limit = None if request.body is None else request.body.get("max_output_tokens")
+        if request.relays:
+            return ResponseReader(plan.who, limit if isinstance(limit, int) else None)
+        return PageReader(plan.who)
     if request.form == "pieces":
         return ChatReader(plan.new_call_id, plan.who)
     body = request.body
@@ -131,7 +152,7 @@ class Call:
     def __init__(
         self,
         plan: CallPlan,
-        request: ChatRequest,
+        request: ChatRequest | NativeRequest,
         body: bytes,
         headers: list[tuple[str, str]],
         cancel: Cancel,
@@ -140,19 +161,21 @@ class Call:
         self._plan = plan
         self._cancel = cancel
         self._on_contact = on_contact
+        native = isinstance(request, NativeRequest)
+        inflow = None if isinstance(request, NativeRequest) else request.inflow
         self._steps = exchange(
             plan.origin,
-            "POST",
-            plan.path,
+            request.method if native else "POST",
+            f"{plan.api}{request.path}" if native else plan.path,
             headers,
             body,
             connect_s=plan.connect_s,
             tick_s=TICK_S,
             tls=plan.tls,
             kept=plan.kept,
-            inflow=request.inflow,
+            inflow=inflow,
         )
-        self._inflow = request.inflow
+        self._inflow = inflow
         self._reader = _reader(plan, request)
         self._connected = False
         self._head: Head | None = None

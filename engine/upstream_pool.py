@@ -167,7 +167,7 @@ class UpstreamPool:
                     yield Cancelled(cancel.by)
                     return
                 if time.monotonic() >= deadline:
-                    yield self._waited(tried, failures)
+                    yield self._waited(tried, failures, request)
                     return
                 yield Tick()
                 continue
@@ -183,12 +183,12 @@ class UpstreamPool:
             yield Failed(FailKind.NOT_STARTED, "the engine is closed")
             return
         _log_failure(tried[-1], failures[-1], "no other one is left to ask")
-        yield most_telling(failures)
+        yield most_telling(failures, request)
 
-    def _waited(self, tried: list[Member], failures: list[Failed]) -> Failed:
+    def _waited(self, tried: list[Member], failures: list[Failed], request: EngineRequest) -> Failed:
         if failures:
             _log_failure(tried[-1], failures[-1], f"no other one had a free slot within {self._queue_wait_s:g} s")
-            return most_telling(failures)
+            return most_telling(failures, request)
         why = f"the request waited {self._queue_wait_s:g} s for a free slot of an upstream and was given up"
         return Failed(FailKind.QUEUE_WAIT, why)
 
@@ -216,7 +216,7 @@ class UpstreamPool:
             for event in answer:
                 if isinstance(event, Failed):
                     self._failed(member, episode, request, event)
-                    if not begun and goes_elsewhere(event) and not self._closed.is_set():
+                    if not begun and goes_elsewhere(event, request) and not self._closed.is_set():
                         return event
                 elif begun:
                     if isinstance(event, Finished):

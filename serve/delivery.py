@@ -19,16 +19,24 @@ class ClientGone(Exception):
 
 
 class Delivery:
-    """After `beat_s` without a byte a comment is sent; None where the frames hold the heartbeats. One thread at a time
+    """After `beat_s` without a byte `beat` is sent; None where the frames hold the heartbeats. One thread at a time
     may use it."""
 
-    def __init__(self, frames: Iterator[sse.Frame], body: StreamBody, peer: Peer, beat_s: float | None) -> None:
+    def __init__(
+        self,
+        frames: Iterator[sse.Frame],
+        body: StreamBody,
+        peer: Peer,
+        beat_s: float | None,
+        beat: bytes = sse.KEEP_ALIVE,
+    ) -> None:
         self.body = body
         self.begun = False
         """Whether a frame with bytes was sent."""
         self._frames = frames
         self._peer = peer
         self._beat_s = beat_s
+        self._beat = beat
         self._sent = self._checked = time.monotonic()
 
     def step(self) -> bool:
@@ -49,16 +57,16 @@ class Delivery:
             self._sent = now
             self.begun = True
         elif self._beat_s is not None and now - self._sent >= self._beat_s:
-            self._beat(now)
+            self._send_beat(now)
         if now - self._checked >= PEER_CHECK_S:
             self._checked = now
             was_half_closed = self._peer.half_closed
             if self._peer.gone():
                 raise ClientGone
             if self._peer.half_closed and not was_half_closed:
-                self._beat(now)  # the probe that shows whether the client only half-closed
+                self._send_beat(now)  # the probe that shows whether the client only half-closed
         return False
 
-    def _beat(self, now: float) -> None:
-        self.body.write(sse.KEEP_ALIVE)
+    def _send_beat(self, now: float) -> None:
+        self.body.write(self._beat)
         self._sent = now

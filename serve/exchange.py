@@ -72,12 +72,26 @@ class Route:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """An API whose errors have a form of their own: the paths that begin with `prefix`, its errors (status, error in
+    OpenAI's form, the request's id → body), and the header in which its clients look for that id."""
+
+    prefix: str
+    error: Callable[[int, ErrorObject, str], Mapping[str, object]]
+    id_header: str
+
+    def has(self, path: str) -> bool:
+        return path == self.prefix or path.startswith(f"{self.prefix}/")
+
+
 class Exchange(BaseHTTPRequestHandler):
-    """One connection. `svc` and `routes` are set by the server's handler class."""
+    """One connection. `svc`, `routes` and `dialects` are set by the server's handler class."""
 
     svc: Service
     routes: tuple[Route, ...] = ()
     lane = Lane()
+    dialects: tuple[Dialect, ...] = ()
     protocol_version = "HTTP/1.1"
     server_version = "strata-serve"
     sys_version = ""
@@ -93,6 +107,7 @@ class Exchange(BaseHTTPRequestHandler):
         self._allow: Iterable[str] = ()
         self._stream: StreamBody | None = None
         self.head: object = None
+        self.path = ""
         self.request_id = uuid.uuid4().hex[:16]
         try:
             super().handle_one_request()
@@ -219,6 +234,8 @@ class Exchange(BaseHTTPRequestHandler):
         lines += [f"{name}: {value}" for name, value in {**headers, **self._cors_headers()}.items()]
         if "x-request-id" not in headers:  # an upstream's own is the one that its people can look up
             lines.append(f"x-request-id: {self.request_id}")
+        if (dialect := self._dialect()) is not None and dialect.id_header not in headers:
+            lines.append(f"{dialect.id_header}: {self.request_id}")
         if self.close_connection:
             lines.append("Connection: close")
         elif self.request_version == "HTTP/1.0":
@@ -257,7 +274,18 @@ class Exchange(BaseHTTPRequestHandler):
         content = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         self._send(status, {**content, **(headers or {})}, body)
 
-    def send_failure(self, failure: outcomes.HttpFailure, body: ErrorBody) -> None:
+    def _dialect(self) -> Dialect | None:
+        """The API of this request's path, where its errors have a form of their own."""
+        path = self.path.partition("?")[0]  # the path may be one that cannot be parsed
+        return next((dialect for dialect in self.dialects if dialect.has(path)), None)
+
+    def _send_refusal(self, status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> None:
+        """Answer with an error of HTTP's own, in the API's form."""
+        dialect = self._dialect()
+        told = body if dialect is None else dialect.error(status, body["error"], self.request_id)
+        self.send_json(status, told, headers)
+
+    def send_failure(self, failure: outcomes.HttpFailure, body: Mapping[str, object]) -> None:
         headers = dict(failure.headers)
         if failure.retry_after:
             headers["Retry-After"] = failure.retry_after
@@ -267,14 +295,15 @@ class Exchange(BaseHTTPRequestHandler):
         """The standard library's own refusals (bad request line, header too large…), in the API's form."""
         self.close_connection = True
         self._body_read = True  # there may be no headers to look at
-        self.send_json(code, outcomes.http_error(code, message or explain or "bad request"))
+        self._send_refusal(code, outcomes.http_error(code, message or explain or "bad request"))
 
     def _refuse(self, error: BadRequest) -> None:
         unread = self._has_body() and not self._body_read
         if isinstance(error, BodyError):
             self.close_connection = True
         headers = {"Allow": ", ".join(self._allow)} if error.status == 405 else {}
-        self.send_json(error.status, outcomes.http_error(error.status, error.message, error.param, error.code), headers)
+        body = outcomes.http_error(error.status, error.message, error.param, error.code)
+        self._send_refusal(error.status, body, headers)
         if unread and not self._expects_continue:
             drain(self.connection)
 
@@ -283,7 +312,7 @@ class Exchange(BaseHTTPRequestHandler):
         without the final chunk."""
         self.close_connection = True
         if not self._answered:
-            self.send_json(500, outcomes.http_error(500, FAULT))
+            self._send_refusal(500, outcomes.http_error(500, FAULT))
         elif self._stream is not None and self._stream.state is BodyState.OPEN:
             self.end_stream(error)
 
@@ -336,15 +365,20 @@ class Exchange(BaseHTTPRequestHandler):
         self._stream.open(self._headers(200, headers))
 
     def send_frames(
-        self, frames: Iterator[sse.Frame], peer: Peer, beat_s: float | None, inflow: Inflow | None = None
+        self,
+        frames: Iterator[sse.Frame],
+        peer: Peer,
+        beat_s: float | None,
+        beat: bytes = sse.KEEP_ALIVE,
+        inflow: Inflow | None = None,
     ) -> None:
-        """Send an open stream to its end. After `beat_s` without a byte a comment is sent; None where the frames
-        hold the heartbeats. `inflow`: what they wait for, if their engine tells it.
+        """Send an open stream to its end. After `beat_s` without a byte `beat` is sent; None where the frames hold the
+        heartbeats. `inflow`: what they wait for, if their engine tells it.
 
         Raises: ClientGone, OSError: the client is gone.
         """
         assert self._stream is not None
-        delivery = Delivery(frames, self._stream, peer, beat_s)
+        delivery = Delivery(frames, self._stream, peer, beat_s, beat)
         while not delivery.step():
             if inflow is None or inflow.source is None or not delivery.begun or not self.lane.usable:
                 continue

@@ -12,6 +12,7 @@ from typing import assert_never, get_args
 
 from engine.api import failed_of
 from engine.events import Cancelled, CancelledBy, Failed, FailKind, Finished, FinishReason, Terminal, Usage
+from serve.message_wire import MessageErrorBody, MessageErrorType, MessageStopReason, MessageUsage
 from serve.wire import (
     ErrorBody,
     ErrorObject,
@@ -33,7 +34,8 @@ MAX_MESSAGE_CHARS = 2_000
 class FailureRow:
     """How one kind of failure looks. `status`, `type` and `code` before the first byte; in a stream the same type and
     code, except where `stream_type` differs: a status can blame the request, a stream that began cannot.
-    `response_code` is the public code inside a response object, which has no room for `code`."""
+    `response_code` is the public code inside a response object, which has no room for `code`. `message_type` is the
+    type in a Messages stream; before its first byte the status decides."""
 
     status: int
     type: str
@@ -41,10 +43,18 @@ class FailureRow:
     stream_type: str | None = None
     retry_after_s: int | None = None
     response_code: ResponseErrorCode = "server_error"
+    message_type: MessageErrorType = "api_error"
 
 
 def _busy(code: str) -> FailureRow:
-    return FailureRow(429, "rate_limit_error", code, retry_after_s=5, response_code="rate_limit_exceeded")
+    return FailureRow(
+        429,
+        "rate_limit_error",
+        code,
+        retry_after_s=5,
+        response_code="rate_limit_exceeded",
+        message_type="overloaded_error",
+    )
 
 
 _GONE = FailureRow(503, "server_error", "engine_died")
@@ -59,10 +69,14 @@ FAILURES: Mapping[FailKind, FailureRow] = {
     FailKind.PROTOCOL: FailureRow(502, "server_error", "engine_protocol"),
     FailKind.TOOL_CALL: FailureRow(502, "server_error", "tool_call_incomplete"),
     FailKind.STRUCTURED: FailureRow(502, "structured_output_failed", "structured_output_failed"),
-    FailKind.CONTEXT: FailureRow(400, "invalid_request_error", "context_length_exceeded"),
+    FailKind.CONTEXT: FailureRow(
+        400, "invalid_request_error", "context_length_exceeded", message_type="invalid_request_error"
+    ),
     FailKind.QUEUE_WAIT: _busy("queue_wait_timeout"),
     FailKind.QUEUE_FULL: _busy("queue_full"),
-    FailKind.SHUTDOWN: FailureRow(503, "server_error", "server_shutdown", retry_after_s=5),
+    FailKind.SHUTDOWN: FailureRow(
+        503, "server_error", "server_shutdown", retry_after_s=5, message_type="overloaded_error"
+    ),
     FailKind.STORE: FailureRow(500, "server_error", "store_failed"),
     FailKind.LOST: FailureRow(503, "server_error", "server_lost"),
     FailKind.INTERNAL: FailureRow(500, "server_error", "internal_error"),
@@ -278,4 +292,73 @@ def response_usage(usage: Usage) -> ResponseUsage:
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+# --- Messages ----------------------------------------------------------------------------------------
+
+_STOP_REASONS: Mapping[FinishReason, MessageStopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+
+MESSAGE_ERRORS: Mapping[int, MessageErrorType] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""HTTP status → error type. Source: Anthropic API reference, errors. Others by their class."""
+
+PROMPT_TOO_LONG = "prompt is too long"
+"""How the API's own message begins; agents make their conversation shorter when they read it."""
+
+
+def message_stop(finished: Finished) -> tuple[MessageStopReason, str | None]:
+    """`stop_reason` and `stop_sequence` of a message."""
+    if finished.reason == "stop" and finished.stop_sequence is not None:
+        return "stop_sequence", finished.stop_sequence
+    return _STOP_REASONS[finished.reason], None
+
+
+def message_stream_error(terminal: Failed | Cancelled) -> MessageErrorBody:
+    """The `error` event of a stream that began."""
+    error = stream_error(terminal)
+    return {"type": "error", "error": {"type": _row(terminal).message_type, "message": _message_text(error)}}
+
+
+def message_error(status: int, error: ErrorObject, request_id: str) -> MessageErrorBody:
+    """An HTTP answer's error in the form of Messages: the type goes by the status, except at a shutdown."""
+    type_ = MESSAGE_ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    if error["code"] == FAILURES[FailKind.SHUTDOWN].code:
+        type_ = FAILURES[FailKind.SHUTDOWN].message_type
+    return {"type": "error", "error": {"type": type_, "message": _message_text(error)}, "request_id": request_id}
+
+
+def message_fault(error: ErrorObject) -> MessageErrorBody:
+    """The `error` event of a stream that a fault of ours ends."""
+    return {"type": "error", "error": {"type": "api_error", "message": error["message"]}}
+
+
+def _message_text(error: ErrorObject) -> str:
+    message = error["message"]
+    too_long = error["code"] == FAILURES[FailKind.CONTEXT].code and PROMPT_TOO_LONG not in message.lower()
+    return f"{PROMPT_TOO_LONG}: {message}" if too_long else message
+
+
+def message_usage(usage: Usage) -> MessageUsage:
+    """The same counts in Messages' words, whose input tokens are those that were not in the cache."""
+    return {
+        "input_tokens": max(usage.prompt_tokens - usage.cached_tokens, 0),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }

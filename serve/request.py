@@ -38,8 +38,10 @@ class GenerateRequest:
     """One generation. `max_tokens` None means up to the end of the context. `body` is the request as it came, for
     engines that speak chat themselves; the other fields are for engines that speak tokens. `unsupported` is the (path,
     type) of the first part that is not text. `names` says what the client's API calls a field that has another name
-    in chat completions, for errors. `choices`: how many answers; `form`, `headers`, `id` and `inflow`:
-    see `engine.api.ChatRequest`. `store`: the answer is to be kept, with `metadata`."""
+    in chat completions, for errors. `choices`: how many answers; `form`, `headers`, `id` and `inflow`: see
+    `engine.api.ChatRequest`. `store`: the answer is to be kept, with `metadata`. `at_most`: where less room than
+    `max_tokens` is left, the answer ends with the room. `continued`: the text of the assistant that the answer goes
+    on from; it is not in `messages`, but the last message of `body`."""
 
     body: Mapping[str, object]
     messages: tuple[Json, ...]
@@ -64,3 +66,5 @@ class GenerateRequest:
     store: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     names: Mapping[str, str] = field(default_factory=dict[str, str])
+    at_most: bool = False
+    continued: str = ""

@@ -20,34 +20,29 @@ from engine.api import (
     TICK_S,
     AdoptedCancel,
     Cancel,
-    ChatRequest,
     Engine,
     EngineError,
-    EngineRequest,
     SamplingValue,
-    TokenRequest,
     error_of,
     failed_of,
 )
 from engine.events import Cancelled, Event, Failed, FailKind, Finished, Terminal, Tick, Usage
 from engine.terminal import sealed
 from serve.admission import Admission
-from serve.assemble import ParseConfig, ToolSpec, assemble
+from serve.assemble import assemble
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
 from serve.outcomes import record_of
-from serve.parse.fields import SAMPLING_KEYS, tool_name
-from serve.request import BadRequest, GenerateRequest, Json
+from serve.planning import Plan, Planner, sampling_of
+from serve.request import GenerateRequest, Json
 from serve.runs import Runs
 from serve.store import Store
-from serve.structured import FormatError, StructuredCheck, structured_check
-from serve.template import ChatTemplate, encode_prompt, forced_call
+from serve.template import ChatTemplate
 from serve.tokenizer import Tokenizer
 from serve.verify import verified
 
 log = logging.getLogger("strata.request")
 
 HISTORY_LENGTH = 100
-NO_LIMIT_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +64,6 @@ class Access:
     api_key: str = ""
     cors_origins: tuple[str, ...] = ()
     trusted_origins: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be run. `parse` is None for engines that speak chat; `call_due`: the answer must be a tool call."""
-
-    request: EngineRequest
-    check: StructuredCheck | None
-    parse: ParseConfig | None
-    prompt_tokens: int
-    call_due: bool = False
 
 
 def new_call_id() -> str:
@@ -112,7 +96,7 @@ class Service:
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY_LENGTH)
         self.started_at = time.time()
         self._model_name = model_name
-        self._sampling = dict(sampling or {})
+        self._planner = Planner(engine, tokenizer, template, dict(sampling or {}))
         self._admission = Admission(lambda: engine.facts.slots, self.limits.queue_max)
         self._active: set[Cancel] = set()
         self._idle = threading.Condition()
@@ -166,17 +150,19 @@ class Service:
 
     def answer(
         self,
-        request: GenerateRequest,
+        request: GenerateRequest | Plan,
         cancel: Cancel,
         request_id: str = "",
         keep: Callable[[Terminal], None] = lambda terminal: None,
     ) -> Generator[Event, None, None]:
         """The events of one answer, with exactly one terminal. Blocks as it is read; ticks at least every `TICK_S`.
-        `keep` saves the terminal before it is yielded; if it raises, the answer has failed.
+        `request` may be planned already. `keep` saves the terminal before it is yielded; if it raises, the answer has
+        failed.
 
         Raises (before the first event): BadRequest: the engine here cannot do what is asked, or it does not fit.
         """
-        return self._answer(self._plan(request), cancel, request_id, keep)
+        plan = request if isinstance(request, Plan) else self._planner.plan(request)
+        return self._answer(plan, cancel, request_id, keep)
 
     def _answer(
         self,
@@ -250,71 +236,18 @@ class Service:
             f" message={record.message[:500]!r}" if record.message else "",
         )
 
-    # --- the plan ------------------------------------------------------------------------------------
+    # --- prompts -------------------------------------------------------------------------------------
 
-    def _plan(self, request: GenerateRequest) -> Plan:
-        try:
-            return self._chat_plan(request)
-        except BadRequest as error:
-            raise error.renamed(request.names) from None
+    def plan(self, request: GenerateRequest) -> Plan:
+        """What is to be run for a request. Raises: BadRequest: as `answer` says."""
+        return self._planner.plan(request)
 
-    def _chat_plan(self, request: GenerateRequest) -> Plan:
-        try:
-            check = structured_check(request.response_format)
-        except FormatError as error:
-            raise BadRequest(str(error), error.param) from None
-        if self.engine.facts.speaks == "chat":
-            pieces = check is not None or request.store
-            inflow = None if pieces else request.inflow  # what may take long has a thread of its own
-            chat = ChatRequest(request.body, request.headers, request.form, pieces, request.id, inflow)
-            return Plan(chat, check, None, 0, _is_forced(request))
-        if request.choices > 1:
-            raise BadRequest(f"n: {request.choices} is not supported by this engine; send 1 or leave it out", "n")
-        if request.logprobs:
-            raise BadRequest("logprobs: this engine gives no logprobs; leave them out", "logprobs")
-        if request.body.get("logit_bias"):
-            raise BadRequest("logit_bias: not supported by this engine; leave the field out", "logit_bias")
-        if (part := request.unsupported) is not None:
-            raise BadRequest(f"{part[0]}: {part[1]!r} is not supported by this engine; send text", part[0])
-        tools = () if request.tool_choice == "none" else request.tools
-        prefill = self._prefill(request)
-        kwargs = dict(request.template_kwargs)
-        kwargs["enable_thinking"] = request.thinking and not prefill
-        ids, thinking, max_new = self.prepare(
-            list(request.messages), list(tools), kwargs, request.max_tokens or 0, prefill=prefill
-        )
-        return self._token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check, prefill)
+    def count_tokens(self, request: GenerateRequest) -> int:
+        """How many tokens its prompt has. Blocks where the engine has to be asked.
 
-    def _prefill(self, request: GenerateRequest) -> str:
-        """How an answer that must be a tool call begins: the model is put into the middle of one."""
-        if not _is_forced(request) or self.template is None:
-            return ""
-        name = request.tool_choice.partition(":")[2]
-        if not name and len(request.tools) == 1:
-            name = tool_name(request.tools[0])
-        return forced_call(self.template, name or None)
-
-    def _token_plan(
-        self,
-        ids: Sequence[int],
-        thinking: bool,
-        tools: Sequence[Json],
-        max_new: int,
-        sampling: Mapping[str, SamplingValue],
-        stop: tuple[str, ...] = (),
-        check: StructuredCheck | None = None,
-        prefill: str = "",
-    ) -> Plan:
-        assert self.tokenizer is not None
-        parse = ParseConfig(
-            thinking=thinking,
-            tools=tuple(_tool_spec(tool) for tool in tools),
-            stop=stop,
-            end_ids=frozenset(self.tokenizer.end_ids),
-            prefill=prefill,
-        )
-        tokens = TokenRequest(tuple(ids), max_new, {**self._sampling, **sampling})
-        return Plan(tokens, check, parse, len(ids), call_due=bool(prefill))
+        Raises: BadRequest: the engine here cannot take or count it. EngineError: it could not be asked.
+        """
+        return self._planner.count_tokens(request)
 
     def prepare(
         self,
@@ -330,30 +263,7 @@ class Service:
 
         Raises: BadRequest: the template refuses the messages, or the prompt and `max_new` exceed the context.
         """
-        if self.template is None or self.tokenizer is None:
-            raise BadRequest("this engine takes chats, not token ids")
-        try:
-            ids = encode_prompt(self.template, self.tokenizer, messages, tools or None, kwargs, prefill)
-        except ValueError as error:
-            raise BadRequest(f"messages: {error}", "messages") from None
-        thinking = kwargs.get("enable_thinking") is not False
-        context = self.engine.facts.max_context
-        if context is None:  # not started yet: the engine itself will say
-            return ids, thinking, max_new if max_new > 0 else NO_LIMIT_TOKENS
-        room = context - len(ids)
-        if room <= 0:
-            raise BadRequest(
-                f"messages: the prompt has {len(ids)} tokens and the context only {context}; send a shorter one",
-                "messages",
-                code=FailKind.CONTEXT.value,
-            )
-        if max_new > room:
-            raise BadRequest(
-                f"max_tokens: {max_new} exceeds the {room} tokens left; send at most {room}",
-                "max_tokens",
-                code=FailKind.CONTEXT.value,
-            )
-        return ids, thinking, max_new if max_new > 0 else room
+        return self._planner.prepare(messages, tools, kwargs, max_new, prefill)
 
     # --- Strata's raising API ------------------------------------------------------------------------
 
@@ -371,7 +281,7 @@ class Service:
         Raises: EngineDied, EngineSilent, QueueWaitExpired, StructuredOutputError, ValueError: as it ended.
         """
         ours = cancel if isinstance(cancel, Cancel) else AdoptedCancel(cancel)
-        plan = self._token_plan(ids, thinking, tools or (), max_new, sampling_of(sampling))
+        plan = self._planner.token_plan(ids, thinking, tools or (), max_new, sampling_of(sampling))
         beat = time.monotonic()
         events = self._answer(plan, ours, "")
         with closing(events):
@@ -437,25 +347,3 @@ def raised(failed: Failed) -> Exception:
     if failed.kind is FailKind.STRUCTURED:
         return StructuredOutputError(failed.message, usage=failed.usage)
     return error_of(failed)
-
-
-def sampling_of(req: Mapping[str, object]) -> dict[str, SamplingValue]:
-    """The sampling values in a request body or in the pipe protocol's own names; others are ignored."""
-    names = {**SAMPLING_KEYS, **{key: key for key in SAMPLING_KEYS.values()}}
-    found: dict[str, SamplingValue] = {}
-    for name, key in names.items():
-        value = req.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            found[key] = value
-    return found
-
-
-def _is_forced(request: GenerateRequest) -> bool:
-    """Whether the answer must be a tool call."""
-    return request.tool_choice not in ("auto", "none")
-
-
-def _tool_spec(tool: Json) -> ToolSpec:
-    function = cast("Json", tool["function"]) if "function" in tool else tool  # Strata passes the bare function
-    name = tool_name({"function": function})
-    return ToolSpec(name, cast("Json", function.get("parameters") or {}))

@@ -71,9 +71,11 @@ def encode_prompt(
     tools: Sequence[Mapping[str, object]] | None = None,
     options: Mapping[str, object] | None = None,
     prefill: str = "",
+    *,
+    continued: str = "",
 ) -> list[int]:
     """The prompt's token ids. `options` are further variables of the template, as a request gives them; `prefill` is
-    how the answer begins.
+    how the answer begins, by us, and `continued` how it begins by the request.
 
     The template's own control tokens become control tokens; where a message, a tool or an option spells one, it
     stays text: before the template sees it, the spelling is broken by a character that occurs nowhere else, and what is
@@ -85,17 +87,17 @@ def encode_prompt(
     for name in options:
         if name in RESERVED or not name.isidentifier():
             raise ValueError(f"the template variable {name[:80]!r} cannot be set")
-    values: list[object] = [list(messages), list(tools or ()), dict(options)]
+    values: list[object] = [list(messages), list(tools or ()), dict(options), continued]
     mark = _unused(json.dumps(values, ensure_ascii=False, default=str))
     spellings = "|".join(map(re.escape, tokenizer.specials))
     starts = re.compile(f"(?=(?:{spellings}))([\\s\\S])") if spellings else None
-    marked_messages, marked_tools, marked_options = (_marked(value, starts, mark) for value in values)
+    marked_messages, marked_tools, marked_options, begun = (_marked(value, starts, mark) for value in values)
     text = template.render(
         cast(list[Mapping[str, object]], marked_messages),
         cast(list[Mapping[str, object]], marked_tools),
         **cast(dict[str, object], marked_options),
     )
-    parts = (text + prefill).split(mark)
+    parts = f"{text}{begun}{prefill}".split(mark)
     return [token_id for part in parts for token_id in tokenizer.encode(part, parse_special=True)]
 
 

@@ -58,7 +58,7 @@ def create(http: Exchange) -> None:
         if request.stream:
             encoder = chat.ChatStream(head)
             http.open_stream(head, encoder.fault_ending, first.headers if isinstance(first, Accepted) else ())
-            http.send_frames(encoder.frames(answer), peer, http.svc.limits.heartbeat_s, inflow)
+            http.send_frames(encoder.frames(answer), peer, http.svc.limits.heartbeat_s, inflow=inflow)
         else:
             _body(http, http.watched(answer, peer), head)
 

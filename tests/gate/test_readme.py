@@ -8,6 +8,7 @@ import pytest
 
 from serve.config import OPTIONS, Option
 from serve.exchange import Route
+from serve.parse import message_fields, message_tools
 from serve.parse.response_fields import NO_EFFECT, NO_EFFECT_INCLUDES, SUPPORTED
 from serve.parse.tools import NO_EFFECT_TOOLS
 from serve.server import Handler
@@ -18,6 +19,21 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("name", sorted({*NO_EFFECT, *NO_EFFECT_INCLUDES, *NO_EFFECT_TOOLS, *SUPPORTED}))
 def test_every_field_of_responses_is_named(name: str) -> None:
     assert f"`{name}`" in README or f"`{name}: " in README or f"`{name}." in README
+
+
+MESSAGES = (
+    *message_fields.SUPPORTED,
+    *message_fields.NO_EFFECT,
+    *message_fields.REFUSED,
+    *message_tools.NO_EFFECT_TOOLS,
+    *message_tools.UNDATED_TOOLS,
+)
+
+
+@pytest.mark.parametrize("name", sorted({*MESSAGES}))
+def test_every_field_of_messages_is_named(name: str) -> None:
+    section = README.partition("\n## Messages\n")[2].partition("\n## ")[0]
+    assert f"`{name}`" in section
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])

@@ -237,7 +237,7 @@ VERDICTS: dict[str, tuple[Failed, bool, bool]] = {
 @pytest.mark.parametrize("name", VERDICTS)
 def test_whether_another_one_may_be_asked_and_who_is_to_blame(name: str) -> None:
     failed, elsewhere, own = VERDICTS[name]
-    assert (goes_elsewhere(failed), is_its_own(failed, member(), ASK)) == (elsewhere, own)
+    assert (goes_elsewhere(failed, ASK), is_its_own(failed, member(), ASK)) == (elsewhere, own)
 
 
 def test_a_key_that_the_client_brought_is_the_clients_fault() -> None:
@@ -292,13 +292,13 @@ TELLING: dict[str, tuple[list[Failed], int]] = {
 @pytest.mark.parametrize("name", TELLING)
 def test_of_several_failures_the_most_telling_one_is_the_answer(name: str) -> None:
     failures, expected = TELLING[name]
-    assert most_telling(failures) is failures[expected]
+    assert most_telling(failures, ASK) is failures[expected]
 
 
 def test_where_none_has_a_status_all_reasons_are_told() -> None:
     silent = Failed(FailKind.SILENT, "upstream 1 sent nothing for 3 s")
     cut = Failed(FailKind.DIED, "upstream 2: the connection was closed")
-    assert most_telling([REFUSED, silent]) == Failed(
+    assert most_telling([REFUSED, silent], ASK) == Failed(
         FailKind.SILENT, "none of the 2 upstreams answered: cannot connect; upstream 1 sent nothing for 3 s"
     )
-    assert most_telling([silent, cut, REFUSED]).kind is FailKind.DIED
+    assert most_telling([silent, cut, REFUSED], ASK).kind is FailKind.DIED

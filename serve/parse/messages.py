@@ -1,0 +1,110 @@
+"""`POST /v1/messages` and its `count_tokens`: the body → `GenerateRequest`.
+
+Knows no engine: what an engine cannot do is refused by the service, which knows it. Content blocks are in
+`serve.parse.message_blocks`, kinds of tools in `serve.parse.message_tools`.
+"""
+
+from __future__ import annotations
+
+from serve.parse.fields import sampling_values, stop_strings, thinks
+from serve.parse.message_blocks import IMAGE, check_messages, check_system, first_image
+from serve.parse.message_fields import (
+    OWN,
+    MessagesBody,
+    check_body,
+    check_max_tokens,
+    effort_of,
+    format_of,
+    thinking_type,
+)
+from serve.parse.message_tools import choose, one_call_at_most, parse_tools
+from serve.parse.message_turns import chat_messages, split_continued
+from serve.parse.turns import template_message
+from serve.request import BadRequest, GenerateRequest, Json
+
+NO_THINKING = "none"
+"""Chat's `reasoning_effort` of an answer without thinking."""
+
+
+def parse_messages(body: Json) -> GenerateRequest:
+    """Check a request.
+
+    Raises: BadRequest: with the path of the field and its limit.
+    """
+    fields = check_body(body)
+    return _request(body, fields, check_max_tokens(fields))
+
+
+def parse_count(body: Json) -> GenerateRequest:
+    """The same for a request whose prompt is only to be counted. Raises: BadRequest."""
+    return _request(body, check_body(body), None)
+
+
+def _request(body: Json, fields: MessagesBody, max_tokens: int | None) -> GenerateRequest:
+    if not fields.messages:
+        what = "required" if fields.messages is None else "empty; send at least one message"
+        raise BadRequest(f"messages: {what}", "messages")
+    check_system(fields.system)
+    check_messages(fields.messages)
+    tools, silent = parse_tools(fields.tools or [])
+    choice, chat_choice = choose(fields.tool_choice, tools, silent)
+    one_call = one_call_at_most(fields.tool_choice)
+    thinking, effort = thinking_type(fields.thinking), effort_of(fields.output_config)
+    if thinking == "disabled":
+        effort = NO_THINKING
+    response_format, format_name = format_of(fields)
+    messages = chat_messages(fields.system, fields.messages)
+    told, continued = split_continued(messages)
+    if not told:
+        raise BadRequest("messages: nothing in it is told to the model; send a user message", "messages")
+    if messages[-1].get("tool_calls"):
+        last = f"messages[{len(fields.messages) - 1}]"
+        raise BadRequest(f"{last}: its tool_use has no tool_result; send one in a user message", last)
+    if continued == "":
+        messages = told
+    ours: Json = {
+        "messages": messages,
+        "model": fields.model,
+        "max_tokens": max_tokens,
+        "temperature": fields.temperature,
+        "top_p": fields.top_p,
+        "top_k": fields.top_k,
+        "stop": fields.stop_sequences or None,
+        "response_format": response_format,
+        "reasoning_effort": effort,
+        "tools": list(tools) or None,
+        "tool_choice": chat_choice if tools and fields.tool_choice is not None else None,
+        "parallel_tool_calls": False if tools and one_call else None,
+    }
+    passed = {name: value for name, value in body.items() if name not in OWN}
+    return GenerateRequest(
+        body=passed | {name: value for name, value in ours.items() if value is not None},
+        messages=tuple(template_message(message) for message in told),
+        model=fields.model,
+        tools=tools,
+        tool_choice=choice,
+        max_tokens=max_tokens,
+        stop=_stops(fields),
+        sampling=sampling_values(fields),
+        thinking=thinks(fields, effort),
+        template_kwargs=fields.chat_template_kwargs or {},
+        response_format=response_format,
+        logprobs=False,
+        stream=bool(fields.stream),
+        include_usage=True,
+        unsupported=None if (path := first_image(fields.messages)) is None else (path, IMAGE),
+        at_most=True,
+        continued=continued,
+        names={
+            "response_format": format_name,
+            "response_format.json_schema": format_name,
+            "stop": "stop_sequences",
+        },
+    )
+
+
+def _stops(fields: MessagesBody) -> tuple[str, ...]:
+    try:
+        return stop_strings(fields.stop_sequences)
+    except BadRequest as error:
+        raise error.renamed({"stop": "stop_sequences"}) from None
