@@ -21,6 +21,7 @@ from engine.api import (
     EngineError,
     EngineInfo,
     EngineRequest,
+    EngineStarting,
     EngineStatus,
     error_of,
     failed_of,
@@ -138,6 +139,15 @@ class ChatChild(ABC):
         for event in self._until_ready(Cancel()):
             if isinstance(event, Failed):
                 raise error_of(event)
+
+    def count_prompt(self, request: ChatRequest) -> int:
+        """How many tokens the prompt of a chat has; see `engine.api.CountsPrompts`."""
+        self.start()
+        with self._changed:
+            ready = [life.upstream for life in self._lives.values() if life.upstream is not None and life.death is None]
+        if not ready:
+            raise EngineStarting("the engine died; the next request restarts it")
+        return ready[-1].count_prompt(request)
 
     def close(self) -> None:
         """End the child. Blocks, in bounded time; a second call does nothing. Raises: EngineStuck."""

@@ -10,6 +10,7 @@ Source: OpenAI API reference, Responses streaming events (2026-10); `max_tokens`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias, cast
 
@@ -37,6 +38,7 @@ Json: TypeAlias = Mapping[str, object]
 PREFIX = "response."
 _WORSE = ("completed", "incomplete", "cancelled", "failed")
 """The statuses of an ending, each worse than the one before it."""
+_NAME = re.compile(r"[\x21-\x7e]{1,200}")
 TERMINALS = frozenset(PREFIX + word for word in _WORSE)
 _REASONS: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",
@@ -47,15 +49,17 @@ _REASONS: Mapping[str, FinishReason] = {
 
 class ResponseReader:
     """One answer. Feed it until `terminal` is set; the terminal is also the last event returned. `limit`: the tokens
-    that the request allowed. Not thread-safe.
+    that the request allowed; `context`: those that prompt and answer have room for. Not thread-safe.
 
-    The terminal event alone is no terminal: what the upstream says until the end of the body (`end`) counts.
+    The terminal event alone is no terminal: what the upstream says until the end of the body (`end`) counts. An answer
+    that has all the tokens that it could have was cut, whatever it is called: llama.cpp and vLLM call it `completed`.
     """
 
-    def __init__(self, who: str, limit: int | None = None) -> None:
+    def __init__(self, who: str, limit: int | None = None, context: int | None = None) -> None:
         self.terminal: Terminal | None = None
         self._who = who
         self._limit = limit
+        self._context = context
         self._decoder = SseDecoder()
         self._odd = OddLines()
         self._word: str | None = None  # the status that it ended with
@@ -162,6 +166,8 @@ class ResponseReader:
             return self._failed_by(problem_of_body(item.data.encode(), "no reason given"))
         if not name:
             raise ChunkBroken(f"an event without a type: {item.data[:80]!r}")
+        if _NAME.fullmatch(name) is None:
+            raise ChunkBroken(f"an event of type {name[:80]!r}")
         right = {**value, "type": name} if name != given else value
         if "\\ud" in item.data.lower():
             clear = cast("Json", without_odd_values(right))
@@ -194,6 +200,9 @@ class ResponseReader:
         if error:
             said.append("failed")
         self._told = _usage(response) or self._told
+        limit = response.get("max_output_tokens")
+        if self._limit is None and isinstance(limit, int) and not isinstance(limit, bool):
+            self._limit = limit
         unknown = next((word for word in said if word not in _WORSE), None)
         if unknown is not None:
             return self._broken(f"it ended with status {unknown[:80]!r}")
@@ -206,19 +215,28 @@ class ResponseReader:
             return self._failed_by(problem_in({"error": error}) or Problem("it gave no reason"))
         self._finish = None
         if worst == "completed":
-            self._finish = "stop"
+            self._finish = "length" if self._at_cap else "stop"
         elif worst == "incomplete":
             return self._incomplete(fields_of(response.get("incomplete_details")).get("reason"))
         return None
 
     def _incomplete(self, reason: object) -> Terminal | None:
         self._finish = _REASONS.get(reason) if isinstance(reason, str) else None
-        if reason is None and self._limit is not None and self.usage.completion_tokens >= self._limit:
+        if reason is None and self._at_cap:
             self._finish = "length"
         if self._finish is None:
             why = "without a reason" if reason is None else f"for the unknown reason {str(reason)[:80]!r}"
             return self._broken(f"the answer is incomplete {why}")
         return None
+
+    @property
+    def _at_cap(self) -> bool:
+        if self._told is None:
+            return False
+        made, limit, context = self._told.completion_tokens, self._limit, self._context
+        return (limit is not None and 0 < limit <= made) or (
+            context is not None and made > 0 and self._told.prompt_tokens + made >= context
+        )
 
     def _conclusion(self) -> Terminal:
         """The stream is over: the upstream's word decides."""

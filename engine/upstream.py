@@ -27,11 +27,14 @@ from engine.api import (
 )
 from engine.events import Cancelled, EngineEvent, Event, Failed, FailKind, Tick
 from engine.http_client import Connections, Head, HttpError, exchange, origin_of
+from engine.prompt_count import LLAMA, Ask, count_prompt
 from engine.upstream_call import Call, CallPlan, call_body, call_headers, native_body
 from engine.upstream_errors import problem_of_body
 
 PROBE_S = 5.0
 """How long a question about the server's health or model may take, in seconds."""
+COUNT_S = 30.0
+"""The same for the count of a prompt, which may be long."""
 FRESH_S = {True: 10.0, False: 2.0}
 """How old news of a reachable or unreachable server may be before it is asked again, in seconds."""
 MAX_PROBE_BYTES = 4 << 20
@@ -93,8 +96,10 @@ class UpstreamEngine:
             self._kept,
             LLAMA_EXACT if kind == "llama" else {},
             self._api,
+            self._only_context,
         )
         self._facts = EngineInfo(kind, model or origin.authority, "chat", slots, max_context)
+        self._owner: object = LLAMA if kind == "llama" else None
         self._lock = threading.Lock()
         self._active = 0
         self._contact_at_s = float("-inf")
@@ -199,6 +204,19 @@ class UpstreamEngine:
         finally:
             events.close()
 
+    def count_prompt(self, request: ChatRequest) -> int:
+        """How many tokens the prompt of a chat has; see `engine.api.CountsPrompts`."""
+        body = dict(request.body) if self._model is None else {**request.body, "model": self._model}
+        ask: Ask = lambda path, question: self._ask(self._root + path, question)  # noqa: E731 - one line, typed
+        try:
+            return count_prompt(self._owner, self._plan.who, body, ask)
+        except HttpError as error:
+            raise EngineStarting(f"{self._plan.who} could not be asked: {error}") from None
+
+    def _only_context(self) -> int | None:
+        """The context, where it is that of whatever model a request names."""
+        return self._facts.max_context if len(self._facts.models) == 1 else None
+
     # --- health ------------------------------------------------------------------------------------
 
     def _contact(self, problem: str | None) -> None:
@@ -228,6 +246,7 @@ class UpstreamEngine:
         if context is None and card.get("owned_by") == "llamacpp":
             context = self._llama_context()
         name = card.get("id")
+        self._owner = card.get("owned_by") or self._owner
         self._facts = replace(
             self._facts,
             model=self._model or (name if isinstance(name, str) and name else self._facts.model),
@@ -245,17 +264,25 @@ class UpstreamEngine:
         return _positive(_object(_json(body).get("default_generation_settings")).get("n_ctx"))
 
     def _get(self, path: str) -> tuple[int, str, bytes]:
-        """One short GET, of which the network time beyond connecting is limited to `PROBE_S`."""
+        """One short GET."""
+        return self._ask(path)
+
+    def _ask(self, path: str, question: Mapping[str, object] | None = None) -> tuple[int, str, bytes]:
+        """One short GET, or a POST of the question, of which the network time beyond connecting is limited."""
         plan, head, body = self._plan, Head(0, "", {}), bytearray()
+        method, limit_s = ("GET", PROBE_S) if question is None else ("POST", COUNT_S)
         headers = [("Accept", "application/json")]
+        if question is not None:
+            headers.append(("Content-Type", "application/json"))
         if plan.key is not None:
             headers.append(("Authorization", f"Bearer {plan.key}"))
-        deadline = time.monotonic() + plan.connect_s + PROBE_S
+        deadline = time.monotonic() + plan.connect_s + limit_s
         steps = exchange(
             plan.origin,
-            "GET",
+            method,
             path,
             headers,
+            b"" if question is None else json.dumps(question).encode(),
             connect_s=plan.connect_s,
             tick_s=TICK_S,
             tls=plan.tls,
@@ -268,7 +295,7 @@ class UpstreamEngine:
                 elif isinstance(step, bytes):
                     body += step
                 if time.monotonic() > deadline or len(body) > MAX_PROBE_BYTES:
-                    raise HttpError(f"no whole answer to GET {path} within {plan.connect_s + PROBE_S:g} s")
+                    raise HttpError(f"no whole answer to {method} {path} within {plan.connect_s + limit_s:g} s")
                 if self._closed.is_set():
                     raise HttpError("the engine is closed")
         finally:

@@ -49,7 +49,8 @@ comes in that time can still say that the answer failed. What comes later is not
 class CallPlan:
     """Where and how to ask: a chat at `path`, the server's own API below `api`. Times are in seconds; `who` names the
     server in messages; `model` is the server's own name for what it runs; `extra` is added to bodies of chats, and
-    `exact` where the client does not see the chunks; `kept` is where connections come from and go to."""
+    `exact` where the client does not see the chunks; `kept` is where connections come from and go to; `context` is
+    the room of the one model that the server runs, in tokens."""
 
     origin: Origin
     path: str
@@ -65,6 +66,7 @@ class CallPlan:
     kept: Connections | None = None
     exact: Mapping[str, object] = field(default_factory=dict[str, object])
     api: str = "/v1"
+    context: Callable[[], int | None] = lambda: None
 
 
 def call_headers(plan: CallPlan, given: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -114,7 +116,7 @@ def _reader(
     if isinstance(request, NativeRequest):
         limit = None if request.body is None else request.body.get("max_output_tokens")
         if request.relays:
-            return ResponseReader(plan.who, limit if isinstance(limit, int) else None)
+            return ResponseReader(plan.who, limit if isinstance(limit, int) else None, plan.context())
         return PageReader(plan.who)
     if request.form == "pieces":
         return ChatReader(plan.new_call_id, plan.who)

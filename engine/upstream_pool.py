@@ -16,9 +16,12 @@ from typing import cast
 from engine.api import (
     TICK_S,
     Cancel,
+    ChatRequest,
+    CountsPrompts,
     Engine,
     EngineError,
     EngineInfo,
+    EngineRefused,
     EngineRequest,
     EngineStarting,
     EngineStatus,
@@ -128,6 +131,17 @@ class UpstreamPool:
                 self._changed.wait_for(lambda: all(look.done for look in looks), OTHERS_S)
                 return
         raise EngineStarting("; ".join(dict.fromkeys(look.problem or "" for look in looks)))
+
+    def count_prompt(self, request: ChatRequest) -> int:
+        """How many tokens a chat's prompt has, by the first member that can say; see `engine.api.CountsPrompts`."""
+        error: EngineError = EngineRefused("the upstreams cannot count the tokens of a prompt")
+        for member in sorted(self._members, key=lambda member: not member.ready):
+            if isinstance(member.engine, CountsPrompts):
+                try:
+                    return member.engine.count_prompt(request)
+                except EngineError as refused:
+                    error = refused
+        raise error
 
     def close(self) -> None:
         """Close all members. Blocks, in bounded time; a second call does nothing.

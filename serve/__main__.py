@@ -208,6 +208,7 @@ def build(config: Config) -> Service:
         limits=config.limits,
         access=config.access,
         store=open_store(config),
+        relays_responses=config.upstream_api == "responses",
     )
 
 

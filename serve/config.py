@@ -114,6 +114,13 @@ OPTIONS = (
         array=True,
     ),
     Option("upstream-key", string, None, "API key for the upstream"),
+    Option(
+        "upstream-api",
+        string,
+        "chat",
+        "what Responses are made of: the upstream's chat completions, or its own responses, passed on and checked",
+        choices=("chat", "responses"),
+    ),
     Option("script", string, None, "script of the fake engine: a JSON file, or the name of one that ships"),
     Option("host", string, "127.0.0.1", "address to listen on"),
     Option("port", port_number, 8095, "port to listen on; 0: any free one"),
@@ -170,6 +177,7 @@ class Config:
     upstream: tuple[str, ...]
     upstream_command: tuple[tuple[str, ...], ...]
     upstream_key: str | None
+    upstream_api: Literal["chat", "responses"]
     script: str | None
     host: str
     port: int
@@ -241,6 +249,7 @@ def load(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) ->
         upstream=cast("tuple[str, ...]", values["upstream"]),
         upstream_command=cast("tuple[tuple[str, ...], ...]", values["upstream_command"]),
         upstream_key=cast("str | None", values["upstream_key"]),
+        upstream_api=cast("Literal['chat', 'responses']", values["upstream_api"]),
         script=cast("str | None", values["script"]),
         host=cast("str", values["host"]),
         port=cast("int", values["port"]),
@@ -304,6 +313,11 @@ def _check_engine(engine: str, values: Mapping[str, object], run: RunConfig) -> 
         raise ConfigError("upstream: --engine upstream needs --upstream URL or --upstream-command COMMAND")
     if commands:
         _check_commands(engine, commands, cast("tuple[str, ...]", values["upstream"]))
+    if engine != "upstream" and values["upstream_api"] != "chat":
+        raise ConfigError(
+            f"upstream-api: --engine {engine} has no Responses API of its own to pass on; leave it out, or give "
+            "--upstream URL"
+        )
     if engine == "fake" and not values["script"]:
         raise ConfigError("script: --engine fake needs --script FILE; `python -m engine.fake --list` shows what ships")
     if engine == "strata" and not run.exe:

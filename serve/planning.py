@@ -89,7 +89,8 @@ class Planner:
             raise BadRequest("logit_bias: not supported by this engine; leave the field out", "logit_bias")
         ids, thinking, tools, prefill = self._encoded(request)
         max_new = self._room(len(ids), request.max_tokens or 0, request.at_most)
-        return self.token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check, prefill)
+        one_call = request.body.get("parallel_tool_calls") is False
+        return self.token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check, prefill, one_call)
 
     def _check_continued(self, request: GenerateRequest) -> None:
         """llama.cpp goes on from a last message of the assistant; other servers may begin a new turn after it."""
@@ -130,6 +131,7 @@ class Planner:
         stop: tuple[str, ...] = (),
         check: StructuredCheck | None = None,
         prefill: str = "",
+        one_call: bool = False,
     ) -> Plan:
         assert self._tokenizer is not None
         parse = ParseConfig(
@@ -138,6 +140,7 @@ class Planner:
             stop=stop,
             end_ids=frozenset(self._tokenizer.end_ids),
             prefill=prefill,
+            one_call=one_call,
         )
         tokens = TokenRequest(tuple(ids), max_new, {**self._sampling, **sampling})
         return Plan(tokens, check, parse, len(ids), call_due=bool(prefill))

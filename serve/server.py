@@ -22,7 +22,7 @@ from serve.encode import chat as encode_chat
 from serve.exchange import Exchange
 from serve.httpio import StreamBody
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
-from serve.routes import chat, info, messages, responses
+from serve.routes import chat, info, messages, relayed, responses
 from serve.service import Limits, Service
 from serve.template import ChatTemplate
 from serve.tokenizer import ByteTokenizer
@@ -118,7 +118,9 @@ class Handler(Exchange):
 
 def make_handler(svc: Service) -> type[Handler]:
     """The handler class for one service, for any `socketserver`-based HTTP server."""
-    return type("Handler", (Handler,), {"svc": svc})
+    theirs = {route.path: route for route in relayed.ROUTES} if svc.relays_responses else {}
+    routes = tuple(theirs.get(route.path, route) for route in Handler.routes)
+    return type("Handler", (Handler,), {"svc": svc, "routes": routes})
 
 
 class Server(ThreadingHTTPServer):

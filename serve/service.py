@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Literal, cast
+from typing import Literal, TypeAlias, cast
 
 from engine.api import (
     TICK_S,
@@ -22,6 +22,7 @@ from engine.api import (
     Cancel,
     Engine,
     EngineError,
+    NativeRequest,
     SamplingValue,
     error_of,
     failed_of,
@@ -36,6 +37,7 @@ from serve.planning import Plan, Planner, sampling_of
 from serve.request import GenerateRequest, Json
 from serve.runs import Runs
 from serve.store import Store
+from serve.structured import StructuredCheck
 from serve.template import ChatTemplate
 from serve.tokenizer import Tokenizer
 from serve.verify import verified
@@ -66,12 +68,17 @@ class Access:
     trusted_origins: tuple[str, ...] = ()
 
 
+Judge: TypeAlias = Callable[[Generator[Event, None, None]], Generator[Event, None, None]]
+"""What puts an engine's events right and makes its terminal true. It closes what it reads."""
+
+
 def new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
 class Service:
-    """Thread-safe. `tokenizer` and `template` belong to an engine that speaks tokens."""
+    """Thread-safe. `tokenizer` and `template` belong to an engine that speaks tokens. `relays_responses`: Responses are
+    the upstream's own, passed on; nothing of them is kept here."""
 
     def __init__(
         self,
@@ -85,6 +92,7 @@ class Service:
         limits: Limits | None = None,
         access: Access | None = None,
         store: Store | None = None,
+        relays_responses: bool = False,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
@@ -92,6 +100,7 @@ class Service:
         self.limits = limits or Limits()
         self.access = access or Access()
         self.aliases = tuple(aliases)
+        self.relays_responses = relays_responses
         self.runs = Runs(store)
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY_LENGTH)
         self.started_at = time.time()
@@ -164,12 +173,33 @@ class Service:
         plan = request if isinstance(request, Plan) else self._planner.plan(request)
         return self._answer(plan, cancel, request_id, keep)
 
+    def relay(
+        self,
+        request: NativeRequest,
+        judge: Judge,
+        cancel: Cancel,
+        request_id: str = "",
+        *,
+        check: StructuredCheck | None = None,
+        call_due: bool = False,
+    ) -> Generator[Event, None, None]:
+        """The events of an answer in the upstream's own API, put right by `judge` before anything is made of them;
+        otherwise as `answer`. `check`, `call_due`: what the answer must be."""
+        return self._answer(Plan(request, check, None, 0, call_due), cancel, request_id, judge=judge)
+
+    def page(self, request: NativeRequest, cancel: Cancel) -> Generator[Event, None, None]:
+        """The answer to a question about a response that an upstream keeps, as an engine gives it, with one terminal.
+        It does not wait in the queue. Blocks as it is read; ticks at least every `TICK_S`."""
+        with self._registered(cancel):
+            yield from sealed(cast("Iterator[Event]", self.engine.stream(request, cancel)), cancel)
+
     def _answer(
         self,
         plan: Plan,
         cancel: Cancel,
         request_id: str,
         keep: Callable[[Terminal], None] = lambda terminal: None,
+        judge: Judge | None = None,
     ) -> Generator[Event, None, None]:
         begun = time.monotonic()
 
@@ -183,10 +213,10 @@ class Service:
             finally:
                 self._record(truth, request_id, plan.prompt_tokens, time.monotonic() - begun)
 
-        with self._registered(cancel), closing(sealed(self._events(plan, cancel), cancel, settle)) as events:
+        with self._registered(cancel), closing(sealed(self._events(plan, cancel, judge), cancel, settle)) as events:
             yield from events
 
-    def _events(self, plan: Plan, cancel: Cancel) -> Iterator[Event]:
+    def _events(self, plan: Plan, cancel: Cancel, judge: Judge | None) -> Iterator[Event]:
         with self._admission.enter() as ticket:
             deadline = time.monotonic() + self.limits.queue_wait_s
             while not ticket.wait(TICK_S):
@@ -199,6 +229,8 @@ class Service:
                     )
                 yield Tick()
             events = self._engine_events(plan, cancel)
+            if judge is not None:
+                events = judge(events)
             with closing(events):
                 yield from verified(events, plan.check, call_due=plan.call_due)
 

@@ -55,7 +55,8 @@ def assemble(
     `Accepted`, `Tick` and `Progress` pass through; each `Token` gives the pieces that are certain by then, or a `Tick`.
     The terminal is the source's with `usage` filled in (`prompt_tokens` where the engine did not count), but:
 
-    - a stop string, or a token after an end token, closes the source and gives `Finished`;
+    - a stop string, the first whole call where there is to be no other, or a token after an end token, closes the
+      source and gives `Finished`;
     - the model's own end with whole tool calls gives `Finished("tool_calls")`, with an open or broken one
       `Failed(TOOL_CALL)`;
     - a token that the tokenizer does not have closes the source and gives `Failed(PROTOCOL)`.
@@ -113,6 +114,7 @@ class _Answer:
         self._ended = False  # the model's end token came
         self._usage = Usage(prompt_tokens=prompt_tokens)
         self._calls = 0  # whole tool calls passed on
+        self._one_call = config.one_call
         self._tokens = 0
         self._reasoning_tokens = 0
         self._begun_for_it = bool(config.prefill)
@@ -134,7 +136,7 @@ class _Answer:
             return self._over(Failed(FailKind.PROTOCOL, f"the engine made a token that does not exist: {error}"))
         prefilled, self._prefilled = self._prefilled, []
         pieces = self._stopped(prefilled + self._channels.feed(self._detokenizer.feed(data)))
-        return pieces, self._found() if self._stops.found is not None else None
+        return pieces, self._found() if self._is_enough() else None
 
     def end(self, terminal: Terminal) -> Iterator[Event]:
         """What was held, and the terminal with the usage."""
@@ -154,7 +156,7 @@ class _Answer:
 
     def _over(self, terminal: Terminal) -> tuple[list[Piece], Terminal]:
         pieces, fault = self.finish(_ending(terminal))
-        if self._stops.found is not None and isinstance(terminal, Finished):
+        if self._is_enough() and isinstance(terminal, Finished):
             return pieces, self._found()
         usage = self._counted(terminal.usage)
         if fault is not None:
@@ -167,11 +169,14 @@ class _Answer:
         reason = "tool_calls" if self._calls else "stop"
         return Finished(reason, self._counted(None), self._stops.found)
 
+    def _is_enough(self) -> bool:
+        return self._stops.found is not None or (self._one_call and self._calls > 0)
+
     def _stopped(self, pieces: list[Piece]) -> list[Piece]:
-        """The pieces up to a stop string in the answer's text."""
+        """The pieces up to a stop string in the answer's text, or up to the last call that there is to be."""
         out: list[Piece] = []
         for piece in pieces:
-            if self._stops.found is not None:
+            if self._is_enough():
                 break
             said = self._said(piece.text) if isinstance(piece, Text) else ""
             text = self._stops.feed(said) if isinstance(piece, Text) else self._stops.flush()

@@ -41,29 +41,20 @@ def parse_count(body: Json) -> GenerateRequest:
 
 
 def _request(body: Json, fields: MessagesBody, max_tokens: int | None) -> GenerateRequest:
-    if not fields.messages:
-        what = "required" if fields.messages is None else "empty; send at least one message"
-        raise BadRequest(f"messages: {what}", "messages")
-    check_system(fields.system)
-    check_messages(fields.messages)
     tools, silent = parse_tools(fields.tools or [])
     choice, chat_choice = choose(fields.tool_choice, tools, silent)
     one_call = one_call_at_most(fields.tool_choice)
-    thinking, effort = thinking_type(fields.thinking), effort_of(fields.output_config)
-    if thinking == "disabled":
+    effort = effort_of(fields.output_config)
+    if thinking_type(fields.thinking) == "disabled":
         effort = NO_THINKING
     response_format, format_name = format_of(fields)
-    messages = chat_messages(fields.system, fields.messages)
-    told, continued = split_continued(messages)
-    if not told:
-        raise BadRequest("messages: nothing in it is told to the model; send a user message", "messages")
-    if messages[-1].get("tool_calls"):
-        last = f"messages[{len(fields.messages) - 1}]"
-        raise BadRequest(f"{last}: its tool_use has no tool_result; send one in a user message", last)
-    if continued == "":
-        messages = told
+    messages, continued = _conversation(fields)
+    kwargs = fields.chat_template_kwargs or {}
+    if continued:
+        _check_continued(choice, response_format, format_name)
+        kwargs = {**kwargs, "enable_thinking": False}  # there is no thinking in mid-answer
     ours: Json = {
-        "messages": messages,
+        "messages": [*messages, {"role": "assistant", "content": continued}] if continued else messages,
         "model": fields.model,
         "max_tokens": max_tokens,
         "temperature": fields.temperature,
@@ -75,11 +66,12 @@ def _request(body: Json, fields: MessagesBody, max_tokens: int | None) -> Genera
         "tools": list(tools) or None,
         "tool_choice": chat_choice if tools and fields.tool_choice is not None else None,
         "parallel_tool_calls": False if tools and one_call else None,
+        "chat_template_kwargs": kwargs or None,
     }
     passed = {name: value for name, value in body.items() if name not in OWN}
     return GenerateRequest(
         body=passed | {name: value for name, value in ours.items() if value is not None},
-        messages=tuple(template_message(message) for message in told),
+        messages=tuple(template_message(message) for message in messages),
         model=fields.model,
         tools=tools,
         tool_choice=choice,
@@ -87,20 +79,41 @@ def _request(body: Json, fields: MessagesBody, max_tokens: int | None) -> Genera
         stop=_stops(fields),
         sampling=sampling_values(fields),
         thinking=thinks(fields, effort),
-        template_kwargs=fields.chat_template_kwargs or {},
+        template_kwargs=kwargs,
         response_format=response_format,
         logprobs=False,
         stream=bool(fields.stream),
         include_usage=True,
-        unsupported=None if (path := first_image(fields.messages)) is None else (path, IMAGE),
+        unsupported=None if (path := first_image(fields.messages or [])) is None else (path, IMAGE),
+        names={"response_format": format_name, "response_format.json_schema": format_name},
         at_most=True,
         continued=continued,
-        names={
-            "response_format": format_name,
-            "response_format.json_schema": format_name,
-            "stop": "stop_sequences",
-        },
     )
+
+
+def _conversation(fields: MessagesBody) -> tuple[list[Json], str]:
+    """The chat messages, and the text of the assistant that the answer goes on from."""
+    if not fields.messages:
+        what = "required" if fields.messages is None else "empty; send at least one message"
+        raise BadRequest(f"messages: {what}", "messages")
+    check_system(fields.system)
+    check_messages(fields.messages)
+    messages = chat_messages(fields.system, fields.messages)
+    if messages and messages[-1].get("tool_calls"):
+        last = f"messages[{len(fields.messages) - 1}]"
+        raise BadRequest(f"{last}: its tool_use has no tool_result; send one in a user message", last)
+    messages, continued = split_continued(messages)
+    if not messages:
+        raise BadRequest("messages: nothing in it is told to the model; send a user message", "messages")
+    return messages, continued
+
+
+def _check_continued(choice: str, response_format: Json | None, format_name: str) -> None:
+    why = "not supported where the last message is the assistant's; end with a user message"
+    if choice not in ("auto", "none"):
+        raise BadRequest(f"tool_choice: a call that must be made is {why}", "tool_choice")
+    if response_format is not None:
+        raise BadRequest(f"{format_name}: {why}", format_name)
 
 
 def _stops(fields: MessagesBody) -> tuple[str, ...]:
