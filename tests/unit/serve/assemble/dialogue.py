@@ -14,6 +14,7 @@ from engine.events import (
     Passed,
     Progress,
     Reasoning,
+    Relayed,
     Terminal,
     Text,
     Tick,
@@ -140,7 +141,7 @@ def said(happened: Iterable[Event]) -> Said:
             case Accepted() | Progress() | Tick():
                 continue
             case _:
-                assert not isinstance(event, Token | Passed), "token ids stay inside, and nothing passes"
+                assert not isinstance(event, Token | Passed | Relayed), "token ids stay inside, and nothing passes"
                 terminal = event
                 continue
         if not order or order[-1] != type(event).__name__:
