@@ -38,6 +38,8 @@ Json: TypeAlias = Mapping[str, object]
 PREFIX = "response."
 _WORSE = ("completed", "incomplete", "cancelled", "failed")
 """The statuses of an ending, each worse than the one before it."""
+_BEATS = ("response.queued", "response.in_progress", "keepalive")
+_OF_BEATS = {"type", "response", "sequence_number"}
 _NAME = re.compile(r"[\x21-\x7e]{1,200}")
 TERMINALS = frozenset(PREFIX + word for word in _WORSE)
 _REASONS: Mapping[str, FinishReason] = {
@@ -67,6 +69,8 @@ class ResponseReader:
         self._told: Usage | None = None
         self._deltas = 0
         self._reasoning_deltas = 0
+        self._begun: set[str] = set()
+        self._alive = False
 
     @property
     def finish_seen(self) -> bool:
@@ -86,12 +90,13 @@ class ResponseReader:
     # --- bytes ---------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> tuple[list[Event], bool]:
-        """Read the next bytes of a stream: its events, and whether something came that is a sign of life.
+        """Read the next bytes of a stream: its events, and whether something came that is a sign of life: more than
+        what servers send to keep a connection open.
 
         Raises: SseTooLong.
         """
-        items = self._decoder.feed(data)
-        return self._items(items), any(isinstance(item, SseEvent) and not is_idle(item.data) for item in items)
+        self._alive = False
+        return self._items(self._decoder.feed(data)), self._alive
 
     def whole(self, body: bytes) -> list[Event]:
         """Read a body that is one response object (a server that ignores `stream`)."""
@@ -162,6 +167,7 @@ class ResponseReader:
         problem = _problem_of(value, name)
         if problem is not None and not (name in TERMINALS or item.name in TERMINALS):
             return self._failed_by(problem)
+        self._alive = self._alive or not self._is_beat(value, name)
         if item.name == "error":
             return self._failed_by(problem_of_body(item.data.encode(), "no reason given"))
         if not name:
@@ -185,6 +191,14 @@ class ResponseReader:
             self._reasoning_deltas += name.startswith("response.reasoning")
         passed.append(RelayedEvent(right, raw))
         return None
+
+    def _is_beat(self, value: Json, name: str) -> bool:
+        """Whether an event says nothing but that the connection is open. llama.cpp's have its progress."""
+        if name not in _BEATS:
+            return False
+        again = name in self._begun or name == "keepalive"
+        self._begun.add(name)
+        return again and not value.keys() - _OF_BEATS
 
     # --- the ending ----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from engine.api import TICK_S, Cancel, ChatRequest, NativeRequest
 from engine.chat_reader import ChatReader
 from engine.chat_relay import ChatRelay, RelayPlan
 from engine.chunk_repair import Identity
-from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Tick
+from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Relayed, Tick
 from engine.http_client import (
     BadAnswer,
     Connected,
@@ -225,9 +225,9 @@ class Call:
         if ended:
             return self._ended()
         events = self._read(step)
-        if events or self._reader.terminal is not None:
+        if self._reader.terminal is not None or (events and not isinstance(events[-1], Relayed)):
             return events
-        return self._silence()
+        return events + self._silence()  # what passes may be no more than somebody else's heartbeat
 
     def _read(self, step: Step) -> list[Event]:
         if step is None:
@@ -253,11 +253,12 @@ class Call:
                     FailKind.PROTOCOL, f"{self._plan.who}'s answer is larger than {MAX_WHOLE_BYTES} bytes"
                 )
             return []
+        ended = self._reader.done_seen
         try:
             events, alive = self._reader.feed(step)
         except SseTooLong as error:
             return self._fail(FailKind.PROTOCOL, f"{self._plan.who} broke the protocol: {error}")
-        if alive and not self._reader.done_seen:
+        if alive and not ended:
             self._quiet_s = 0.0  # comments are no sign of life of the model
         return events
 

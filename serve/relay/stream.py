@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import cast
 
 from engine.events import (
@@ -67,6 +67,10 @@ class ResponseRelay:
                 elif isinstance(event, Finished):
                     yield from self._judge(event)
                 else:
+                    if isinstance(event, Failed | Cancelled) and self._track.ended:
+                        with suppress(Broken):  # what the last event alone tells of is not lost
+                            self._track.take_rest()
+                        yield self._ready()
                     yield event
 
     def _ready(self) -> Relayed:
@@ -148,7 +152,9 @@ class ResponseRelay:
         running = self._track.running
         if running is None:
             return sse.KEEP_ALIVE
-        return self._bytes([RelayedEvent({"type": outcomes.RUNNING_EVENT, "response": running})])
+        queued = running.get("status") == outcomes.RESPONSE_QUEUED
+        name = outcomes.QUEUED_EVENT if queued else outcomes.RUNNING_EVENT
+        return self._bytes([RelayedEvent({"type": name, "response": running})])
 
     def _bytes(self, events: Iterable[RelayedEvent]) -> bytes:
         return b"".join(self._numbered(event) for event in events)
