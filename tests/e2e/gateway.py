@@ -51,16 +51,20 @@ def plain_chat(name: str, **fields: Any) -> dict[str, Any]:
 
 @contextmanager
 def gateway(
-    command: Sequence[str], folder: Path, scripts: Mapping[str, Script], *options: str
+    command: Sequence[str],
+    folder: Path,
+    scripts: Mapping[str, Script],
+    *options: str,
+    pages: Mapping[str, bytes] | None = None,
 ) -> Generator[Gateway, None, None]:
-    """A server over an upstream with these scripts."""
+    """A server over an upstream with these scripts and pages."""
 
     def play(peer: Peer) -> None:
         messages: Any = peer.request.json["messages"]
         scripts[messages[-1]["content"]](peer)
 
     with (
-        ScriptedUpstream(play) as upstream,
+        ScriptedUpstream(play, pages) as upstream,
         ServerProcess(command, ["--upstream", upstream.url, *options], folder) as server,
     ):
         yield Gateway(server, upstream)
