@@ -167,7 +167,7 @@ class ResponseReader:
         problem = _problem_of(value, name)
         if problem is not None and not (name in TERMINALS or item.name in TERMINALS):
             return self._failed_by(problem)
-        self._alive = self._alive or not self._is_beat(value, name)
+        self._alive = not self._is_beat(value, name) or self._alive
         if item.name == "error":
             return self._failed_by(problem_of_body(item.data.encode(), "no reason given"))
         if not name:

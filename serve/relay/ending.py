@@ -85,6 +85,8 @@ class Ending:
         """End an item that is still open, or was never said to end."""
         if self._is_untold(item) or (item.kind not in (*SPEECH, CALL) and not self._finished):
             return
+        if item.kind in SPEECH and not item.parts and isinstance(item.added.get("content"), list):
+            self.events.append(RelayedEvent(item.empty_part()))
         for part in item.parts.values():
             self.events += [RelayedEvent(made) for made in item.part_endings(part)]
         self.events += [RelayedEvent(made) for made in item.written_ending()]
@@ -124,9 +126,9 @@ class Ending:
         return {"reason": reason}
 
     def _is_true(self, told: list[Json]) -> bool:
-        """Whether the upstream's own items have the statuses that they ended with."""
+        """Whether the upstream's own items have ids, and the statuses that they ended with."""
         return all(
-            value.get("status") == self._item(item).get("status")
+            value.get("id") and value.get("status") == self._item(item).get("status")
             for item, value in zip(self._track.items, told, strict=True)
         )
 

@@ -150,7 +150,7 @@ class Item:
             if values:
                 made[place] = values
         if self.kind == CALL:
-            made["arguments"] = self.arguments
+            made["arguments"] = self.streamed_arguments if status == outcomes.ITEM_CUT else self.arguments
         elif self.pieces or self.written is not None:
             key = next((key for name, key in WRITTEN.items() if name.startswith(self.kind)), "input")
             made[key] = "".join(self.pieces) if self.written is None else self.written
@@ -165,6 +165,13 @@ class Item:
     def part_event(self, part: Part, name: str, /, **members: object) -> dict[str, object]:
         """An event about a part of it."""
         return self.event(name, **{index_key(part.place): part.index}, **members)
+
+    def empty_part(self) -> dict[str, object]:
+        """The event that begins a part of an item that ends without any."""
+        name = "output_text" if self.kind == "message" else "reasoning_text"
+        part = self.parts["content", 0] = Part(name, SPOKEN[name].family, 0, {})
+        part.added = part.value()
+        return self.part_event(part, f"{part.family}.added", part=part.added)
 
     def part_endings(self, part: Part) -> list[dict[str, object]]:
         """The events that end a part, but for those that were read already."""

@@ -217,7 +217,7 @@ class Track:
         right = {**given}
         if not isinstance(id_, str) or not id_:
             right["id"] = id_ = f"item_{fields(self.running)['id']}_{index}"
-        if kind in (*SPEECH, CALL) and "status" not in given:
+        if kind in (*SPEECH, CALL) and given.get("status") is None:
             right["status"] = outcomes.ITEM_OPEN
         if kind == CALL:
             if not given.get("name"):
@@ -242,7 +242,7 @@ class Track:
         if item.done is not None:
             return  # said again
         right = {"id": item.id, **given, "type": item.kind}
-        if item.kind in ("message", CALL) and "status" not in given:
+        if item.kind in ("message", CALL) and given.get("status") is None:
             right["status"] = outcomes.ITEM_WHOLE
         if item.kind == CALL:
             for name in ("name", "call_id"):
@@ -269,7 +269,14 @@ class Track:
     def _part_event(self, family: str, step: str, event: RelayedEvent) -> None:
         place = FAMILIES[family]
         item = self._need(event.value, SPEECH)
+        if item.done is not None:
+            if step == "added":
+                raise Broken("more of an item that it had ended")
+            return  # said again
         given = fields(event.value.get("part"))
+        if not given:
+            first = "output_text" if item.kind == "message" else "reasoning_text"
+            given = {"type": first if place == "content" else "summary_text", "text": ""}
         name = OF_PART.get(str(given.get("type")))
         if name is None:
             self._other(f"{family}.{step}", event)
@@ -279,6 +286,8 @@ class Track:
             right = {**right, "annotations": given.get("annotations") or [], "logprobs": given.get("logprobs") or []}
         index = self._place_of(event.value, item, place, new=step == "added")
         about = {"item_id": item.id, "output_index": item.index, index_key(place): index}
+        if step == "done" and SPOKEN[name].key not in given:
+            right[SPOKEN[name].key] = self._part(item, name, index).text
         event = _with(event, **about, part=given if right == given else right)
         if step == "added":
             if (place, index) not in item.parts:
@@ -359,6 +368,8 @@ class Track:
             self._out(_with(event, **about))
         elif not part.text_done:
             self._catch_up(item, part, event.value.get(spoken.key))
+            if not isinstance(event.value.get(spoken.key), str):
+                about[spoken.key] = part.text
             part.text_done = True
             self._hold(item, _with(event, **about))
 

@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import pytest
 
-from engine.api import Cancel, ChatRequest, EngineInfo, EngineRequest, EngineStatus
+from engine.api import Cancel, ChatRequest, EngineInfo, EngineRequest, EngineStatus, NativeRequest
 from engine.events import EngineEvent, Failed, FailKind, UpstreamError
 from engine.pool_member import (
     REASON_CHARS,
@@ -293,6 +293,28 @@ TELLING: dict[str, tuple[list[Failed], int]] = {
 def test_of_several_failures_the_most_telling_one_is_the_answer(name: str) -> None:
     failures, expected = TELLING[name]
     assert most_telling(failures, ASK) is failures[expected]
+
+
+UNKNOWN = [refusal(404), Failed(FailKind.REFUSED, "", upstream=UpstreamError(400, None, "previous_response_not_found"))]
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN, ids=["404", "its code"])
+def test_who_does_not_keep_a_response_is_not_to_blame_and_another_one_may_keep_it(unknown: Failed) -> None:
+    named = NativeRequest("GET", "/responses/resp_1", names_response=True)
+    assert (goes_elsewhere(unknown, named), is_its_own(unknown, member(), named)) == (True, False)
+    assert not goes_elsewhere(unknown, ASK)
+    assert not goes_elsewhere(unknown, NativeRequest("POST", "/responses", {}))
+    for other in (REFUSED, refusal(401), refusal(429)):
+        assert most_telling([unknown, other, unknown], named) is other
+    assert most_telling([unknown, unknown], named) is unknown
+
+
+def test_a_request_in_the_upstreams_own_api_goes_to_who_has_its_model() -> None:
+    one, other = member("one", "a"), member("other", "b")
+    assert candidates([one, other], NativeRequest("POST", "/responses", {"model": "b"}), []) == [other]
+    assert candidates([one, other], NativeRequest("GET", "/responses/resp_1"), []) == [one, other]
+    assert is_its_own(refusal(404), one, NativeRequest("POST", "/responses", {"model": "a"}))
+    assert not is_its_own(refusal(404), one, NativeRequest("POST", "/responses", {"model": "c"}))
 
 
 def test_where_none_has_a_status_all_reasons_are_told() -> None:

@@ -75,6 +75,12 @@ def test_a_command_without_port_goes_with_its_url() -> None:
     assert (config.upstream_command, config.upstream) == ((("server",),), ("http://127.0.0.1:1",))
 
 
+def test_an_upstreams_own_api_may_be_named() -> None:
+    assert load(["--upstream", "http://a"], {}).upstream_api == "chat"
+    for given in (["--upstream", "http://a"], ["--upstream-command", "server {port}"]):
+        assert load([*given, "--upstream-api", "responses"], {}).upstream_api == "responses"
+
+
 def test_the_key_comes_from_the_environment_unless_given() -> None:
     assert load([], {"STRATA_API_KEY": "env"}).access.api_key == "env"
     assert load(["--api-key", "own"], {"STRATA_API_KEY": "env"}).access.api_key == "own"
@@ -99,6 +105,8 @@ def test_the_key_comes_from_the_environment_unless_given() -> None:
         (["--upstream-command", "a {port}", "--upstream-command", "b {port}"], "upstream-command: more than one"),
         (["--upstream-command", "a {port}", "--engine", "llama"], "upstream-command: --engine llama"),
         (["--upstream-command", " "], "upstream-command: .*no command"),
+        (["--upstream-api", "responses"], "upstream-api: --engine llama has no"),
+        (["--upstream-api", "responses", "--engine", "fake", "--script", "x"], "upstream-api: --engine fake"),
         (["--config", "no-such-file.json"], "no-such-file.json"),
     ],
 )
@@ -119,6 +127,7 @@ def test_a_wrong_option_is_named(argv: list[str], names: str) -> None:
         ({"args": "x"}, "args"),
         ({"env": []}, "env"),
         ({"log_format": "xml"}, "log-format"),
+        ({"upstream": "http://a", "upstream_api": "messages"}, "upstream-api: 'messages' is not one of chat"),
         ({"upstream_command": 5}, "upstream-command"),
         ({"upstream_command": ["server", 8000]}, "upstream-command"),
         ({"upstream_command": [["server", 8000]]}, "upstream-command"),
