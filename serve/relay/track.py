@@ -268,7 +268,9 @@ class Track:
 
     def _part_event(self, family: str, step: str, event: RelayedEvent) -> None:
         place = FAMILIES[family]
-        item = self._need(event.value, SPEECH)
+        told = fields(event.value.get("part")).get("type")
+        kind = OF_PART.get(str(told), "output_text" if family == "content_part" else "reasoning_text")
+        item = self._find(event.value, SPEECH) or self._unannounced(kind, event)
         if item.done is not None:
             if step == "added":
                 raise Broken("more of an item that it had ended")
@@ -405,12 +407,6 @@ class Track:
             self._go_on()
             item.pieces.append(text[len(said) :])
             self._out(RelayedEvent(item.event(f"{what}.delta", delta=text[len(said) :])))
-
-    def _need(self, value: Json, kinds: Sequence[str]) -> Item:
-        item = self._find(value, kinds)
-        if item is None:
-            raise Broken("a part of an item that never began")
-        return item
 
 
 def aligned(items: Sequence[Item], told: Sequence[Json]) -> bool:

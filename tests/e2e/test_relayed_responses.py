@@ -81,6 +81,12 @@ RIGHT: dict[str, list[Json]] = {
         *ended("incomplete", message("Hel", "incomplete"), incomplete_details={"reason": "content_filter"}),
     ],
     "nothing": [*BEGIN, *ended("completed")],
+    "vllm thinks": [
+        *BEGIN,
+        *[{**e, "type": e["type"].replace("content_part", "reasoning_part")} for e in thinks("Hm", "m.")],
+        *says("Hi", index=1),
+        *ended("completed", reasoning("Hmm.", id_="rs_other"), message("Hi", id_="msg_other")),
+    ],
 }
 """Streams with nothing wrong in them, each also a script."""
 
@@ -174,6 +180,11 @@ LIMITED: dict[str, Case] = {
     ),
     "a cut call left open": limited(
         *BEGIN, *calls('{"a": ', ends=0), *ended("completed"), texts=(), calls=(('{"a": ', "incomplete"),)
+    ),
+    "vllm": limited(
+        *BEGIN,
+        *HELLO,
+        {"type": "response.completed", "response": response("incomplete", [message("Hello", id_="msg_other")])},
     ),
     "llama.cpp": Case(
         stream(*map(sse, bare([*BEGIN, *HELLO, *COMPLETED]))),

@@ -219,3 +219,25 @@ def test_the_source_is_closed_whoever_leaves() -> None:
     next(events)
     events.close()
     assert closed == ["it"]
+
+
+# --- what is missing ---------------------------------------------------------------------------------
+
+SPARE = [n for n, event in enumerate(KINDS) if "delta" not in event]
+"""The events without which a client can still know what was said."""
+
+
+@given(missing=st.sets(st.sampled_from(SPARE)), form=st.sampled_from(["right", "bare"]))
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_missing_the_stream_keeps_to_the_grammar_and_never_succeeds_without_its_end(
+    missing: set[int], form: str
+) -> None:
+    left = [event for n, event in enumerate(KINDS) if n not in missing]
+    raw = wire(left) if form == "right" else b"".join(map(sse, bare(left)))
+    ending = check_response_stream(answer(told([raw])))
+    call_began = KINDS.index(calls("x", index=2)[0]) not in missing
+    whole = len(KINDS) - 1 not in missing and call_began
+    assert (ending.status == "completed") == whole
+    if whole:
+        assert (ending.reasoning, ending.texts) == (["Hm"], ["Hello"])
+        assert [one["arguments"] for one in ending.calls] == ['{"a": 1}']

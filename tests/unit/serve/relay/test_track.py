@@ -101,7 +101,6 @@ NONSENSE: list[tuple[list[Json], str]] = [
     ([*HELLO[:5], HELLO[2]], "more of a text"),
     ([*calls("{}")[:3], calls("{}")[1]], "more of arguments"),
     ([calls("{}")[1]], "never began"),
-    ([{"type": "response.content_part.added"}], "never began"),
     ([{"type": "response.output_item.added", "item": {}}], "without a type"),
     ([{"type": "response.output_item.done"}], "without a type"),
     ([{"type": "response.output_item.added", "item": {"type": "function_call"}}], "without a name"),
