@@ -152,7 +152,9 @@ def run(args: argparse.Namespace, say: Callable[[str], None], console: Console) 
             except NotThere as missing:
                 say(f"{name} is left out: {missing}")
         for server in servers:  # the first answers of a process are slow
-            _run(server, up, Case("paced", 4, RATE), Load(server.port, 4, Wanted(20, RATE)))
+            first = _run(server, up, Case("paced", 4, RATE), Load(server.port, 4, Wanted(20, RATE))).result
+            if first.verdicts["whole"] < first.streams:
+                raise CannotStart(f"{server.name} does not carry streams: {', '.join(first.reasons)}")
         cases = cases_of(args.streams, args.open)
         steps = [(case, turn, server) for case in cases for turn in range(args.repeats) for server in servers]
         for case, turn, server in track(steps, "cases", console=console):

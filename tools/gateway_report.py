@@ -66,7 +66,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`reached` is None where something that it takes was not measured."""
+    """`reached` is None where something that it takes was not measured, or too disturbed to say."""
 
     goal: str
     found: str
@@ -149,8 +149,9 @@ def _rate_goal(found: Findings, kind: Kind, streams: int, name: Name, factor: fl
 def _delay_goal(text: str, ours: float | None, theirs: float | None) -> Goal:
     if ours is None or theirs is None:
         return Goal(text, "not measured", None)
-    ratio = max(ours, LEAST_ADDED_MS) / max(theirs, LEAST_ADDED_MS)
-    return Goal(text, f"{ours:.2f} / {theirs:.2f} ms = {ratio:.1f}", ratio <= 3)
+    if theirs < LEAST_ADDED_MS:  # something else disturbed the direct streams; or both add nothing
+        return Goal(text, f"{ours:.2f} / {theirs:.2f} ms", True if ours <= 3 * LEAST_ADDED_MS else None)
+    return Goal(text, f"{ours:.2f} / {theirs:.2f} ms = {ours / theirs:.1f}", ours <= 3 * theirs)
 
 
 def _below(text: str, figures: Figures | None, limit: float) -> Goal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,21 @@ def test_what_is_not_installed_is_left_out_and_says_so(
 def test_a_server_that_does_not_start_ends_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "ours", "--ours", "no-such-program", "--seconds", "0.2"]) == 2
     assert "could not measure: ours cannot be started" in capsys.readouterr().err
+
+
+def test_a_server_that_carries_no_stream_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "refuses.py"
+    script.write_text(
+        "import socket\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "print(f'ready: http://127.0.0.1:{server.getsockname()[1]}/v1', flush=True)\n"
+        "while True:\n"
+        "    server.accept()[0].close()\n",
+        encoding="utf-8",
+    )
+    command = f'"{Path(sys.executable).as_posix()}" "{script.as_posix()}"'
+    assert main(["--only", "ours", "--ours", command, "--seconds", "0.2"]) == 2
+    assert "could not measure: ours does not carry streams: the " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--only", "apache"], ["--streams", "0"], ["--streams", "1,x"], ["--open", "-1"]])

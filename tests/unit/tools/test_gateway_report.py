@@ -73,6 +73,16 @@ def test_delays_are_what_a_server_adds_to_the_direct_ones() -> None:
     assert one(found, "memory") is True
 
 
+def test_delays_beside_disturbed_direct_ones_say_nothing() -> None:
+    direct = figures("direct", "paced", 256, delay=Spread(1.0, 9.0, 9.0))
+    nginx = figures("nginx", "paced", 256, delay=Spread(0.9, 2.0, 9.0), stall_ms=2.0)
+    ours = figures("ours", "paced", 256, delay=Spread(1.4, 8.0, 9.0), stall_ms=6.0)
+    found = verdicts(direct, nginx, ours)
+    assert one(found, "added delay, p50") is None
+    assert one(found, "added delay, p99") is True  # nothing is added at all
+    assert one(found, "longest stall") is True
+
+
 def test_an_open_stream_that_fails_is_a_goal_not_reached() -> None:
     assert one(verdicts(figures("ours", "open", 1_000)), "open streams") is True
     assert one(verdicts(figures("ours", "open", 1_000, failed=1)), "open streams") is False
