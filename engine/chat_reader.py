@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import cast
 
@@ -45,6 +45,10 @@ FINISH_WORDS: Mapping[str, FinishReason] = {
 }
 """The public enum. Any other word is no ending that we could pass on."""
 
+STOPPED_BY = ("stop_reason", "matched_stop")
+"""Where a choice says which stop string ended it. Source: vLLM entrypoints/openai/chat_completion/protocol.py, SGLang
+srt/entrypoints/openai/protocol.py (2026-11); the value may also be a token's id."""
+
 VALUE_DEPTH = 8
 """Deepest nesting of the log probabilities that are passed on: in the public form there are four levels."""
 
@@ -60,14 +64,18 @@ class ChunkBroken(ValueError):
 
 class ChatReader:
     """One answer. Feed it until `terminal` is set; the terminal is also the last event returned. `counts` may be shared
-    by the readers of several choices. Not thread-safe.
+    by the readers of several choices; `stops` are the request's stop strings. Not thread-safe.
 
     The end marker alone is no terminal: what the upstream says until the end of the body (`end`) counts, and some say
     only then that they failed.
     """
 
     def __init__(
-        self, new_call_id: Callable[[], str], who: str = "the upstream", counts: TokenCounts | None = None
+        self,
+        new_call_id: Callable[[], str],
+        who: str = "the upstream",
+        counts: TokenCounts | None = None,
+        stops: Collection[str] = (),
     ) -> None:
         self.terminal: Terminal | None = None
         self.done_seen = False
@@ -76,6 +84,8 @@ class ChatReader:
         self._who = who
         self._finish: str | None = None
         self._said = False
+        self._stops = stops
+        self._stop: str | None = None
         self._verdict: FinishReason | tuple[FailKind, str] | None = None
         self._counts = counts or TokenCounts()
         self._odd = OddLines()
@@ -212,6 +222,7 @@ class ChatReader:
             word = choice.get("finish_reason")
             if word:  # null until the end; some servers write ""
                 self._finished(word)
+                self._stop = next((stop for stop in self._stops if stop in map(choice.get, STOPPED_BY)), self._stop)
 
     def _delta(self, choice: Mapping[str, object], events: list[Event]) -> None:
         delta = choice.get("delta")
@@ -271,7 +282,7 @@ class ChatReader:
         verdict = self._judged()
         if isinstance(verdict, str):
             events += self.calls.close()[0]
-            self._end_with(events, Finished(verdict, self.usage))
+            self._end_with(events, Finished(verdict, self.usage, self._stop if verdict == "stop" else None))
             return
         kind, message = verdict
         if kind is FailKind.TOOL_CALL:

@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from engine.api import TICK_S, Cancel, ChatRequest, NativeRequest
 from engine.chat_reader import ChatReader
@@ -119,7 +120,7 @@ def _reader(
             return ResponseReader(plan.who, limit if isinstance(limit, int) else None, plan.context())
         return PageReader(plan.who)
     if request.form == "pieces":
-        return ChatReader(plan.new_call_id, plan.who)
+        return ChatReader(plan.new_call_id, plan.who, stops=_stops(request.body.get("stop")))
     body = request.body
     choices, model, options = body.get("n"), body.get("model"), body.get("stream_options")
     fallback = Identity(
@@ -138,6 +139,11 @@ def _reader(
         hide_progress="return_progress" in plan.extra and "return_progress" not in body,
     )
     return ChatRelay(plan.new_call_id, plan.who, relay)
+
+
+def _stops(stop: object) -> list[str]:
+    given = cast("list[object]", stop) if isinstance(stop, list) else [stop]
+    return [text for text in given if isinstance(text, str)]
 
 
 def shown_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from serve.exchange import Exchange, Route
 
 
@@ -22,7 +24,11 @@ def get_status(http: Exchange) -> None:
 
 
 def get_models(http: Exchange) -> None:
+    """In the form of the API whose client asks: Anthropic's clients send their API's version."""
     svc = http.svc
+    if "anthropic-version" in http.headers:
+        _anthropic_models(http)
+        return
     models = [
         {
             "id": name,
@@ -34,6 +40,24 @@ def get_models(http: Exchange) -> None:
         for name in svc.models
     ]
     http.send_json(200, {"object": "list", "data": models})
+
+
+def _anthropic_models(http: Exchange) -> None:
+    """Source: Anthropic API reference, list models, and `ModelInfo` of anthropic-python 2.14."""
+    svc = http.svc
+    since = datetime.fromtimestamp(int(svc.started_at), UTC).isoformat().replace("+00:00", "Z")
+    models = [
+        {
+            "type": "model",
+            "id": name,
+            "display_name": name,
+            "created_at": since,
+            "lifecycle": "active",
+            "max_input_tokens": svc.engine.facts.max_context,
+        }
+        for name in svc.models
+    ]
+    http.send_json(200, {"data": models, "has_more": False, "first_id": svc.models[0], "last_id": svc.models[-1]})
 
 
 ROUTES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -176,6 +177,20 @@ def test_a_wait_that_is_over_is_overloaded_in_a_stream_and_429_without(fake: Sta
         refused(whole)
         (engine_folder(server) / "cue-go").touch()
         assert check_message_stream(first.answer()).stop_reason == "end_turn"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX: the server is ended by SIGTERM")
+def test_a_shutdown_is_overloaded_in_an_open_stream(fake: Start) -> None:
+    script: Json = {"requests": [rule("slow", {"text": "a"}, {"cue": "go"}, *END)]}
+    server = fake(script, "--drain-s", "0.2")
+    with Connection(server.port) as connection:
+        connection.post(ROUTE, request("slow"))
+        connection.until(b"text_delta")
+        server.process.terminate()
+        ending = check_message_stream(connection.answer())
+    assert ending.of("text") == ("a",)
+    assert ending.error is not None
+    assert ending.error["type"] == "overloaded_error"
 
 
 def test_a_client_that_leaves_frees_the_engine(fake: Start) -> None:

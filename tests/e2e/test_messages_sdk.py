@@ -13,7 +13,7 @@ from anthropic.types import Message, ToolUseBlock
 from pydantic import BaseModel
 
 from tests.e2e.messages_client import ADD, CALL, END, Json, rule
-from tests.e2e.messages_outcomes import CUT, DIES, FAILED, FINISHED, SCRIPT, Outcome
+from tests.e2e.messages_outcomes import CONTEXT, CUT, DIES, FAILED, FINISHED, SCRIPT, Outcome
 from tests.e2e.server import ServerProcess, fake_server
 
 BY_NAME = {one.name: one for one in (*FINISHED, *CUT, *FAILED, DIES)}
@@ -154,7 +154,13 @@ def test_a_request_that_is_refused_raises_with_the_field(client: anthropic.Anthr
         client.messages.batches.retrieve("b")
 
 
-def test_prompts_are_counted_and_models_listed(client: anthropic.Anthropic) -> None:
+def test_models_are_listed_in_the_clients_own_form(client: anthropic.Anthropic) -> None:
+    (model,) = client.models.list(limit=20)
+    assert (model.id, model.type, model.lifecycle) == ("fake", "model", "active")
+    assert model.max_input_tokens == CONTEXT
+
+
+def test_prompts_are_counted(client: anthropic.Anthropic) -> None:
     fields = fields_of(BY_NAME["call"])
     del fields["max_tokens"]
     counted = client.messages.count_tokens(**fields)

@@ -56,6 +56,13 @@ def says(*deltas: Json, word: str = "stop", ends: tuple[bytes, ...] = (USAGE, DO
     return stream(*(event(delta(**fields)) for fields in deltas), finish(word), *ends)
 
 
+def stopped_by(key: str, value: object) -> Json:
+    """A last chunk that says what ended the answer, as vLLM and SGLang do."""
+    made: Json = delta("stop")
+    made["choices"][0][key] = value
+    return made
+
+
 @dataclass(frozen=True)
 class Case:
     script: Script
@@ -110,6 +117,21 @@ CASES: dict[str, Case] = {
         says(call("{}", "add"), {"content": "Done."}, word="tool_calls"), "tool_use", ("Done.",), (), ("{}",)
     ),
     "nothing": Case(says()),
+    **{
+        f"a stop string, told as {key}": Case(
+            stream(event(delta(content="one ")), event(stopped_by(key, "END")), USAGE, DONE),
+            "stop_sequence",
+            ("one ",),
+            fields={"stop_sequences": ["X", "END"]},
+        )
+        for key in ("stop_reason", "matched_stop")
+    },
+    "a stop string that was not asked for": Case(
+        stream(event(delta(content="one ")), event(stopped_by("stop_reason", "eos")), USAGE, DONE),
+        "end_turn",
+        ("one ",),
+        fields={"stop_sequences": ["X", "END"]},
+    ),
     "no end marker": Case(says({"content": "Hi"}, ends=()), texts=("Hi",)),
     "length": Case(says({"content": "Hel"}, word="length"), "max_tokens", ("Hel",)),
     "length in the thinking": Case(says({"reasoning_content": "Hm"}, word="length"), "max_tokens", (), ("Hm",)),
@@ -170,6 +192,7 @@ def test_each_ending_of_an_upstream_is_told_in_the_apis_words(front: Gateway, na
     case = CASES[name]
     ending = streamed(front.port, request(name, tools=[ADD], **case.fields))
     assert ending.stop_reason == case.stop
+    assert ending.stop_sequence == ("END" if case.stop == "stop_sequence" else None)
     assert (ending.of("text"), ending.of("thinking"), ending.of("tool_use")) == (case.texts, case.thinking, case.calls)
     if name != "no end marker":
         assert ending.usage == {
