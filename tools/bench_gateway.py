@@ -38,6 +38,8 @@ FAST_STREAMS = (1, 32)
 PACED_STREAMS = (1, 32, 128, 256)
 FIRST_CHUNKS = 2_000
 MAX_CHUNKS = 20_000_000
+QUIET_S = 0.5
+QUIET_CORES = 0.15
 TABLE_WIDTH = 130
 SPARE_S = 15.0
 """How long a server that fell behind may still send after the upstream has sent everything, in seconds."""
@@ -135,6 +137,16 @@ def _busy_s() -> float:
     return sum(times[name] for name in ("user", "system", "irq", "softirq", "nice") if name in times)
 
 
+def wait_for_quiet(limit_s: float) -> None:
+    """Wait until the machine does hardly anything, so long at most."""
+    until = time.monotonic() + limit_s
+    while (now := time.monotonic()) < until:
+        busy_s = _busy_s()
+        time.sleep(QUIET_S)
+        if _busy_s() - busy_s < QUIET_CORES * (time.monotonic() - now):
+            return
+
+
 def run(args: argparse.Namespace, say: Callable[[str], None], console: Console) -> tuple[list[Figures], Machine]:
     """Start everything, measure, end everything.
 
@@ -158,6 +170,7 @@ def run(args: argparse.Namespace, say: Callable[[str], None], console: Console) 
         cases = cases_of(args.streams, args.open)
         steps = [(case, turn, server) for case in cases for turn in range(args.repeats) for server in servers]
         for case, turn, server in track(steps, "cases", console=console):
+            wait_for_quiet(args.wait)
             if turn == 0:
                 made.append(measure(server, up, case, args.seconds))
             else:
@@ -200,6 +213,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=3.0, help="how long a case lasts, about (default: 3; 0.2 to 60)")
     repeats = "measure a case so often, and keep the run in which the rest of the machine did least (default: 1)"
     add("--repeats", type=_count, default=1, help=repeats)
+    add("--wait", type=float, default=0.0, help="wait so many seconds at most for a quiet machine before each run")
     add("--nginx", help="the nginx program (default: the one on PATH)")
     add("--nginx-workers", type=_count, default=default.nginx_workers, help="its worker processes (default: 1)")
     add("--litellm", help="the litellm program (default: the one on PATH)")
@@ -211,7 +225,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    args.seconds = max(0.2, min(args.seconds, 60.0))
+    args.seconds, args.wait = max(0.2, min(args.seconds, 60.0)), min(args.wait, 600.0)
     errors = Console(stderr=True)
     try:
         made, machine = run(args, lambda line: errors.print(line, markup=False), errors)

@@ -9,6 +9,7 @@ the marks the server carries its full load. It judges no server; one thread, one
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import re
 import selectors
@@ -17,6 +18,7 @@ import sys
 import time
 from array import array
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,7 +72,8 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class Result:
     """Times of paced streams: `first` from the start to the first text; `delay` from sending to arrival; `gap` between
-    two chunks of a stream; `stall` how much longer that was than between their sendings, the longest. `cpu_s` is what
+    two chunks of a stream; `stall` how much longer that was than between their sendings, the longest. All but the first
+    are those between the marks, unless hardly anything came there; `delay_all` is that of all chunks. `cpu_s` is what
     the load itself used."""
 
     streams: int
@@ -81,11 +84,12 @@ class Result:
     reasons: dict[str, int]
     first: Spread | None = None
     delay: Spread | None = None
+    delay_all: Spread | None = None
     longest_gap_ms: float = 0.0
     longest_stall_ms: float = 0.0
 
 
-def spread(times_us: array[int] | list[int]) -> Spread | None:
+def spread(times_us: list[int]) -> Spread | None:
     if not times_us:
         return None
     ordered = sorted(times_us)
@@ -103,15 +107,14 @@ class Stream:
         self.chunks = 0
         self.ended: str | None = None  # what ended the reading
         self.verdict: Verdict | None = None
+        self.arrivals_us: array[int] = array("q")
         self.delays_us: array[int] = array("q")
-        self.gap_us = self.stall_us = 0
         self._head_read = False
         self._status = 0
         self._raw = b""  # not unframed yet
         self._text = b""  # of an event whose end has not come
         self._last = b""
         self._terminated = False
-        self._before: tuple[int, int] | None = None  # arrival and delay of the chunk before
 
     def feed(self, data: bytes, at_us: int, stamped: bool) -> None:
         """The next bytes, which came at `at_us`. Raises: ValueError: they are not the framing of HTTP."""
@@ -163,13 +166,9 @@ class Stream:
 
     def _stamps(self, events: bytes, at_us: int) -> None:
         for stamp in STAMP.findall(events):
-            delay = at_us - int(stamp)
-            self.delays_us.append(delay)
+            self.arrivals_us.append(at_us)
+            self.delays_us.append(at_us - int(stamp))
             self.chunks += 1
-            if self._before is not None:
-                self.gap_us = max(self.gap_us, at_us - self._before[0])
-                self.stall_us = max(self.stall_us, delay - self._before[1])
-            self._before = at_us, delay
 
     @property
     def over(self) -> bool:
@@ -211,7 +210,7 @@ class Client:
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(RECV_BYTES)))  # a new one costs more
     _waiting: int = 0  # streams without text
     _left: int = 0
-    _marked: int = 0
+    _marks: list[list[int]] = field(default_factory=list[list[int]])  # each stream's chunks at each mark
 
     def run(self) -> Result:
         load = self.load
@@ -273,36 +272,51 @@ class Client:
         if not stream.chunks:
             self._waiting -= 1
             self._mark_open()
-        if self._marked == 1:
+        if len(self._marks) == 1:
             self._mark("ending")
 
     def _mark_open(self) -> None:
-        if not self._waiting and not self._marked:
+        if not self._waiting and not self._marks:
             self._mark("open")
 
     def _mark(self, mark: Literal["open", "ending"]) -> None:
-        self._marked += 1
-        _say(Mark(mark, sum(stream.chunks for stream in self.streams), time.monotonic()))
+        counts = [stream.chunks for stream in self.streams]
+        self._marks.append(counts)
+        _say(Mark(mark, sum(counts), time.monotonic()))
 
     def _result(self, took_s: float) -> Result:
-        delays: array[int] = array("q")
-        for stream in self.streams:
-            delays.extend(stream.delays_us)
-        firsts = [stream.first_us for stream in self.streams if stream.first_us is not None]
+        chunks = sum(stream.chunks for stream in self.streams)
+        windows = between(self._marks, [stream.chunks for stream in self.streams])
+        delays = [stream.delays_us[window] for stream, window in zip(self.streams, windows, strict=True)]
+        arrivals = [stream.arrivals_us[window] for stream, window in zip(self.streams, windows, strict=True)]
         verdicts = Counter(stream.verdict or "failed" for stream in self.streams)
         reasons = Counter(stream.ended or "" for stream in self.streams if stream.verdict != "whole")
         return Result(
             len(self.streams),
-            sum(stream.chunks for stream in self.streams),
+            chunks,
             took_s,
             time.process_time(),
             {"whole": verdicts["whole"], "failed": verdicts["failed"], "untrue": verdicts["untrue"]},
             dict(reasons),
-            spread(firsts),
-            spread(delays),
-            max((stream.gap_us for stream in self.streams), default=0) / 1_000,
-            max((stream.stall_us for stream in self.streams), default=0) / 1_000,
+            spread([stream.first_us for stream in self.streams if stream.first_us is not None]),
+            spread(list(itertools.chain.from_iterable(delays))),
+            spread(list(itertools.chain.from_iterable(stream.delays_us for stream in self.streams))),
+            longest_rise_ms(arrivals),
+            longest_rise_ms(delays),
         )
+
+
+def between(marks: list[list[int]], counts: list[int]) -> list[slice]:
+    """Of each stream's chunks those between the two marks, where each had so many; all if that is hardly any."""
+    if len(marks) < 2 or sum(marks[1]) - sum(marks[0]) <= sum(counts) / 4:
+        return [slice(None) for _ in counts]
+    return [slice(*ends) for ends in zip(*marks, strict=True)]
+
+
+def longest_rise_ms(series: Iterable[array[int]]) -> float:
+    """By how much one of the microseconds is more than the one before it in its series, at most; in milliseconds."""
+    rises = (after - before for times in series for before, after in itertools.pairwise(times))
+    return max(rises, default=0) / 1_000
 
 
 def _say(value: Mark | Result) -> None:

@@ -22,6 +22,8 @@ Pick = Callable[["Figures"], float | None]
 FULL_STREAMS = 256
 LEAST_ADDED_MS = 0.01
 """Less than this is no difference that can be measured."""
+BUSY_CORES = 0.25
+"""If the rest of the machine used more than this, it was in the way."""
 MB = 1_000_000
 
 
@@ -175,6 +177,7 @@ def _open_goal(figures: Sequence[Figures]) -> Goal:
 
 def show(figures: Sequence[Figures], machine: Machine, console: Console) -> None:
     found = Findings(figures)
+    others = sum(one.others_cores for one in figures) / max(1, len(figures))
     console.print(_fast_table(figures, found))
     console.print(_paced_table(figures, found))
     console.print(_open_table(figures))
@@ -187,9 +190,10 @@ def show(figures: Sequence[Figures], machine: Machine, console: Console) -> None
         word = "–" if goal.reached is None else "reached" if goal.reached else "not reached"
         table.add_row(goal.goal, goal.found, word)
     console.print(table)
+    if others > BUSY_CORES:
+        console.print("the machine was busy with something else: delays say little, CPU-s more", highlight=False)
     for name, about in machine.about.items():
         console.print(f"{name}: {about}", markup=False, highlight=False)
-    others = sum(one.others_cores for one in figures) / max(1, len(figures))
     console.print(
         f"{machine.cores} processors; load average {machine.load_before:.1f} before, {machine.load_after:.1f} after; "
         f'other processes used {others:.2f} processors on average ("others")',

@@ -8,7 +8,7 @@ from array import array
 import pytest
 
 from tests.scripted_upstream import Peer, ScriptedUpstream, answer, head
-from tools.gateway_load import Client, Load, Result, Spread, Stream, spread
+from tools.gateway_load import Client, Load, Result, Spread, Stream, between, longest_rise_ms, spread
 from tools.gateway_wire import StreamBytes, Wanted, http_chunk
 
 CHUNKS = 5
@@ -77,11 +77,12 @@ def test_times_are_from_the_stamp_to_the_arrival() -> None:
         stream.feed(BYTES.stamped(index, sent_us), came_us, stamped=True)
     assert stream.first_us == 1_100
     assert list(stream.delays_us) == [100, 50, 5_000, 200]
-    assert (stream.gap_us, stream.stall_us) == (24_950, 4_950)
+    assert longest_rise_ms([stream.arrivals_us]) == 24.95
+    assert longest_rise_ms([array("q", [7]), stream.delays_us, array("q")]) == 4.95
 
 
 def test_spread_names_the_middle_the_hundredth_and_the_longest() -> None:
-    assert spread(array("q", range(1_000, 101_000, 1_000))) == Spread(50.0, 99.0, 100.0)
+    assert spread(list(range(1_000, 101_000, 1_000))) == Spread(50.0, 99.0, 100.0)
     assert spread([]) is None
 
 
@@ -107,6 +108,14 @@ def test_streams_that_are_cut_are_failures_that_say_so() -> None:
     result = run([BEGINNING])
     assert result.verdicts == {"whole": 0, "failed": 3, "untrue": 0}
     assert result.reasons == {"the body has no end": 3}
+
+
+def test_times_are_those_between_the_marks_unless_hardly_anything_came_there() -> None:
+    counts = [100, 80]
+    assert between([[10, 1], [100, 60]], counts) == [slice(10, 100), slice(1, 60)]
+    everything = [slice(None), slice(None)]
+    for marks in ([[99, 1], [100, 40]], [[10, 1]], list[list[int]]()):
+        assert between(marks, counts) == everything
 
 
 def test_what_has_not_ended_in_time_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:

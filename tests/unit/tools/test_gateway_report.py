@@ -32,6 +32,7 @@ def figures(
         {"status 503": failed} if failed else {},
         delay,
         delay,
+        delay,
         20.0 + stall_ms,
         stall_ms,
     )
@@ -99,6 +100,14 @@ def test_all_figures_and_failures_are_shown() -> None:
     machine = Machine(2, 0.5, 1.5, {"ours": "--parallel 7"})
     show(made, machine, Console(file=out, width=130, color_system=None))
     text = out.getvalue()
-    for word in ("123,456", "0.38", "3.25", "897", "ours, open, 900 streams: 3 × status 503", "--parallel 7"):
+    for word in (
+        "123,456",
+        "the machine was busy",
+        "0.38",
+        "3.25",
+        "897",
+        "ours, open, 900 streams: 3 × status 503",
+        "--parallel 7",
+    ):
         assert word in text
     assert "2 processors; load average 0.5 before, 1.5 after" in text
