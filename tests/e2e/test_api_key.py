@@ -12,6 +12,8 @@ import pytest
 from serve.server import Handler
 from tests.e2e.client import Answer, Connection, ask, chat
 from tests.e2e.kept import CHATS, RESPONSES, Json, file_of, kept_ids, request, rules
+from tests.e2e.messages_client import ROUTE as MESSAGES
+from tests.e2e.messages_client import refused as check_refused
 from tests.e2e.server import ServerProcess, fake_server
 
 KEY = "a-key-of-ours"
@@ -67,9 +69,12 @@ def paths(id_: str) -> list[str]:
     return [re.sub(r"\{\w+\}", id_, route.path) for route in Handler.routes]
 
 
-def check_unauthorized(answer: Answer, method: str) -> None:
+def check_unauthorized(answer: Answer, method: str, path: str = "") -> None:
     assert answer.status == 401, answer.body
     if method == "HEAD":
+        return
+    if path.startswith(MESSAGES):
+        check_refused(answer, "authentication_error")
         return
     error = answer.json["error"]
     assert set(answer.json) == {"error"}
@@ -84,12 +89,12 @@ def test_no_route_and_no_method_answers_without_the_key(server: ServerProcess) -
     before = kept_ids(file_of(server))
     all_paths = [*paths(made["id"]), f"{RESPONSES}/{made['id']}?stream=true", *ELSEWHERE]
     for path, method in itertools.product(all_paths, METHODS):
-        check_unauthorized(send(server, method, path), method)
+        check_unauthorized(send(server, method, path), method, path)
         if method == "POST":
             for body in bodies:
-                check_unauthorized(ask(server.port, body, path=path), method)
+                check_unauthorized(ask(server.port, body, path=path), method, path)
     for headers, path in itertools.product(WRONG, paths(made["id"])):
-        check_unauthorized(send(server, "GET", path, *headers), "GET")
+        check_unauthorized(send(server, "GET", path, *headers), "GET", path)
     assert kept_ids(file_of(server)) == before, "something was made or deleted"
 
 
