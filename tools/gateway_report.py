@@ -178,9 +178,9 @@ def _open_goal(figures: Sequence[Figures]) -> Goal:
 def show(figures: Sequence[Figures], machine: Machine, console: Console) -> None:
     found = Findings(figures)
     others = sum(one.others_cores for one in figures) / max(1, len(figures))
-    console.print(_fast_table(figures, found))
-    console.print(_paced_table(figures, found))
-    console.print(_open_table(figures))
+    for table in (_fast_table(figures, found), _paced_table(figures, found), _open_table(figures)):
+        if table.row_count:
+            console.print(table)
     for one in figures:
         for reason, count in sorted(one.result.reasons.items()):
             where = f"{one.name}, {one.case.kind}, {one.case.streams} streams"
