@@ -24,11 +24,11 @@ MAX_BYTES = 16384
 _PREFIX = b"data: "
 _END = b"\n\n"
 # A JSON string's inside in bytes: whole escapes, and of half surrogate pairs only whole pairs.
-_STRING = re.compile(
+_STRING = (
     rb'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
     rb"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))*+"
 )
-_CONTROL = re.compile(rb"[\x00-\x1f]")
+_STRINGS = re.compile(_STRING + rb"(?:\n" + _STRING + rb")*+")  # a line each
 _JSON_STRING = r'"(?:[^"\\]|\\.)*+"'
 _MEMBER = {name: re.compile(rf'"{name}":\s?({_JSON_STRING})') for name in CHANNELS}
 _MARK = '\u2603 \\ " mark'
@@ -51,9 +51,8 @@ class Passage:
             return None
         # the separator holds a line end, so it cannot stand inside a text
         texts = block[len(before) : -len(after)].split(self._between)
-        joined = b"".join(texts)
-        plain = b'"' not in joined and b"\\" not in joined and _CONTROL.search(joined) is None
-        if not plain and not all(_STRING.fullmatch(text) for text in texts):
+        joined = b"\n".join(texts)
+        if joined.count(b"\n") != len(texts) - 1 or _STRINGS.fullmatch(joined) is None:
             return None
         if not joined.isascii():
             try:
