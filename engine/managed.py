@@ -28,15 +28,13 @@ from engine.api import EngineInfo, EngineStarting
 from engine.chat_child import CONNECT_S, ChatChild, ServedLife
 from engine.events import FailKind
 from engine.supervisor import ChildSpec
-from engine.upstream import UpstreamEngine
+from engine.upstream import SLOTS, UpstreamEngine
 
 log = logging.getLogger("strata.managed")
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PORT = "{port}"
 """What stands in the command for the port that we choose."""
-DEFAULT_SLOTS = 64
-"""As for an upstream by URL: such servers queue by themselves."""
 OUR_VARIABLES = "STRATA_"
 """Variables of our own environment with this prefix hold our key and our files; they are not the server's business."""
 
@@ -91,7 +89,7 @@ class ManagedUpstream(ChatChild):
         self._who = who
         name = PurePath(command[0]).name if url is None else UpstreamEngine(url).facts.model
         super().__init__(
-            EngineInfo("upstream", model or name, "chat", parallel or DEFAULT_SLOTS, None),
+            EngineInfo("upstream", model or name, "chat", parallel or SLOTS, None),
             silence_s=silence_s,
             start_timeout_s=start_timeout_s,
             stop_grace_s=STOP_GRACE_S,
@@ -175,7 +173,7 @@ class ManagedUpstream(ChatChild):
         return False
 
     def _learn(self, server: _Server, life: ServedLife) -> None:
-        slots = self._parallel or server.slots() or DEFAULT_SLOTS
+        slots = self._parallel or server.slots() or SLOTS
         life.upstream = upstream = UpstreamEngine(
             self._address(life),
             model=self._model,

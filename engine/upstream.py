@@ -1,4 +1,5 @@
-"""The engine that is another server: OpenAI chat completions over HTTP, always streamed, or its own Responses API.
+"""The engine that is another server: OpenAI chat completions (or completions) over HTTP, always streamed, or its own
+Responses API.
 
 It knows the server's address, model, slots and health. One answer is `engine.upstream_call`; bytes, framing and shapes
 are below that.
@@ -19,6 +20,7 @@ from engine.api import (
     TICK_S,
     Cancel,
     ChatRequest,
+    CompletionRequest,
     EngineInfo,
     EngineRequest,
     EngineStarting,
@@ -28,9 +30,11 @@ from engine.api import (
 from engine.events import Cancelled, EngineEvent, Event, Failed, FailKind, Tick
 from engine.http_client import Connections, Head, HttpError, exchange, origin_of
 from engine.prompt_count import LLAMA, Ask, count_prompt
-from engine.upstream_call import Call, CallPlan, call_body, call_headers, native_body
+from engine.upstream_call import Call, CallPlan, call_body, call_headers, completion_body, native_body
 from engine.upstream_errors import problem_of_body
 
+SLOTS = 1_024
+"""How many requests go to a server at once where nothing else is said: it has a queue of its own."""
 PROBE_S = 5.0
 """How long a question about the server's health or model may take, in seconds."""
 COUNT_S = 30.0
@@ -67,7 +71,7 @@ class UpstreamEngine:
         *,
         model: str | None = None,
         key: str | None = None,
-        slots: int = 64,
+        slots: int = SLOTS,
         kind: Literal["upstream", "llama"] = "upstream",
         connect_s: float = 10.0,
         first_byte_s: float | None = None,
@@ -168,7 +172,7 @@ class UpstreamEngine:
         return self._stream(request, cancel)
 
     def _stream(self, request: EngineRequest, cancel: Cancel) -> Generator[Event, None, None]:
-        if not isinstance(request, ChatRequest | NativeRequest):
+        if not isinstance(request, ChatRequest | CompletionRequest | NativeRequest):
             yield Failed(FailKind.INTERNAL, "this engine speaks chat, not token ids")
             return
         if self._closed.is_set():
@@ -176,6 +180,8 @@ class UpstreamEngine:
             return
         if isinstance(request, NativeRequest):
             body = native_body(request, self._model)
+        elif isinstance(request, CompletionRequest):
+            body = completion_body(self._plan, request, self._model)
         else:
             body = call_body(self._plan, request, self._model)
         headers = call_headers(self._plan, request.headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import logging
@@ -29,6 +30,7 @@ log = logging.getLogger("strata")
 
 EXIT_USAGE = 2
 EXIT_ENGINE = 3
+MAX_OPEN_FILES = 65_536
 SIGNAL_POLL_S = 0.1
 
 
@@ -92,7 +94,7 @@ def build_managed(config: Config) -> Engine:
 
 
 def build_upstream(config: Config) -> Engine:
-    from engine.upstream import UpstreamEngine
+    from engine.upstream import SLOTS, UpstreamEngine
     from engine.upstream_pool import UpstreamPool
 
     if config.upstream_command:
@@ -105,7 +107,7 @@ def build_upstream(config: Config) -> Engine:
                 url,
                 model=config.model,
                 key=config.upstream_key,
-                slots=config.parallel or 64,
+                slots=config.parallel or SLOTS,
                 silence_s=config.silence_s,
                 who=f"upstream {number}" if several else None,
             )
@@ -233,12 +235,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_ENGINE
     for key in config.ignored:
         log.info("config: %s has no meaning here", key)
+    allow_open_files()
     try:
         http = serve(svc, config.host, config.port)
     except OSError as error:
         print(f"strata-serve: port: cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)  # noqa: T201 - one clear message
         return EXIT_USAGE
     return run(svc, http)
+
+
+def allow_open_files() -> None:
+    """Raise the soft limit for open files, 1024 as a rule: a stream that passes takes two. Windows has none."""
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class EngineStart:

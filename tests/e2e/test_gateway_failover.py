@@ -108,7 +108,7 @@ def test_a_chat_that_fails_at_one_upstream_is_answered_by_the_other(
             "url": "",
             "state": "ready",
             "active": 0,
-            "slots": 64,
+            "slots": 1024,
             "problem": None,
         }
 

@@ -30,12 +30,12 @@ REPOSITORY = Path(__file__).parents[3]
 def test_a_command_answers_and_its_server_says_what_it_is(make: Make) -> None:
     rig = make()
     before = rig.engine.facts
-    assert (before.kind, before.speaks, before.slots, before.max_context) == ("upstream", "chat", 64, None)
+    assert (before.kind, before.speaks, before.slots, before.max_context) == ("upstream", "chat", 1024, None)
     assert before.model == Path(sys.executable).name
     assert (rig.engine.alive(), rig.engine.status().state, rig.engine.status().pid) == (False, "stopped", None)
     assert rig.answer() == "Hello"
     facts, status = rig.engine.facts, rig.engine.status()
-    assert (facts.kind, facts.model, facts.slots, facts.max_context) == ("upstream", "tiny", 64, 4096)
+    assert (facts.kind, facts.model, facts.slots, facts.max_context) == ("upstream", "tiny", 1024, 4096)
     assert (rig.engine.alive(), status.state, status.restarts, status.last_death) == (True, "ready", 0, None)
     assert [status.pid] == rig.pids()
 
