@@ -118,7 +118,17 @@ class NativeRequest:
         return None if self.body is None else self.body.get("model")
 
 
-EngineRequest: TypeAlias = TokenRequest | ChatRequest | NativeRequest
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A request for an engine that speaks OpenAI completions, the older API: the request body as JSON values, with one
+    prompt; `headers` of the client that its upstream should see. `choices`: how many texts it asks for (`n`)."""
+
+    body: Mapping[str, object]
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    choices: int = 1
+
+
+EngineRequest: TypeAlias = TokenRequest | ChatRequest | CompletionRequest | NativeRequest
 
 
 @dataclass(frozen=True, slots=True)

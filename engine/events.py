@@ -215,6 +215,15 @@ class Failed:
     exit_code: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OfChoice:
+    """What is said of one of several choices of a completion: a piece of its text, or that it ended by itself. The
+    answer's own terminal comes after the last of them, with the counts of all."""
+
+    index: int
+    said: Text | Finished
+
+
 Terminal: TypeAlias = Finished | Cancelled | Failed
-Event: TypeAlias = Accepted | Tick | Progress | Piece | Passed | Relayed | Terminal
+Event: TypeAlias = Accepted | Tick | Progress | Piece | Passed | Relayed | OfChoice | Terminal
 EngineEvent: TypeAlias = Event | Token

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
-from engine.api import ChatRequest, Engine, EngineRequest, EngineStatus, MemberStatus, NativeRequest
+from engine.api import (
+    ChatRequest,
+    CompletionRequest,
+    Engine,
+    EngineRequest,
+    EngineStatus,
+    MemberStatus,
+    NativeRequest,
+)
 from engine.events import Failed, FailKind
 
 REASON_CHARS = 200
@@ -173,7 +181,7 @@ def candidates(members: Sequence[Member], request: EngineRequest, tried: Sequenc
 def _model_of(request: EngineRequest) -> object:
     if isinstance(request, NativeRequest):
         return request.model
-    return request.body.get("model") if isinstance(request, ChatRequest) else None
+    return request.body.get("model") if isinstance(request, ChatRequest | CompletionRequest) else None
 
 
 # --- what a failure says -----------------------------------------------------------------------------
@@ -208,10 +216,12 @@ def is_its_own(failed: Failed, member: Member, request: EngineRequest) -> bool:
     if goes_elsewhere(failed, request):
         return True
     status = failed.upstream.status if failed.upstream is not None else 0
-    if failed.kind is not FailKind.REFUSED or not isinstance(request, ChatRequest | NativeRequest):
+    if failed.kind is not FailKind.REFUSED or not isinstance(request, ChatRequest | CompletionRequest | NativeRequest):
         return False
     if status in _ACCOUNT:
         return not {"authorization", "x-api-key"} & {name.lower() for name in request.headers}
+    if isinstance(request, CompletionRequest):
+        return False  # not every server has the older API, and may be fine for chats
     return status == 404 and member.serves(_model_of(request)) is not False
 
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from engine.api import TICK_S, Cancel, ChatRequest, NativeRequest
+from engine.api import TICK_S, Cancel, ChatRequest, CompletionRequest, NativeRequest
 from engine.chat_reader import ChatReader
 from engine.chat_relay import ChatRelay, RelayPlan
 from engine.chunk_repair import Identity
+from engine.completion_reader import CompletionReader
 from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Relayed, Tick
 from engine.http_client import (
     BadAnswer,
@@ -48,7 +49,7 @@ comes in that time can still say that the answer failed. What comes later is not
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """Where and how to ask: a chat at `path`, the server's own API below `api`. Times are in seconds; `who` names the
+    """Where and how to ask: a chat at `path`, its other APIs below `api`. Times are in seconds; `who` names the
     server in messages; `model` is the server's own name for what it runs; `extra` is added to bodies of chats, and
     `exact` where the client does not see the chunks; `kept` is where connections come from and go to; `context` is
     the room of the one model that the server runs, in tokens."""
@@ -99,6 +100,14 @@ def call_body(plan: CallPlan, request: ChatRequest, model: str | None) -> bytes:
     return json.dumps(body | dict(plan.extra) | ({} if request.form == "stream" else dict(plan.exact))).encode()
 
 
+def completion_body(plan: CallPlan, request: CompletionRequest, model: str | None) -> bytes:
+    """The body of a completion: a stream with usage is asked for; every other field passes through."""
+    body = {**request.body, "stream": True, "stream_options": {"include_usage": True}}
+    if model is not None:
+        body["model"] = model
+    return json.dumps(body | dict(plan.extra) | dict(plan.exact)).encode()
+
+
 def native_body(request: NativeRequest, model: str | None) -> bytes:
     """The body of a request in the server's own API: as it came, but a stream is asked for where one is relayed."""
     if request.body is None:
@@ -112,8 +121,10 @@ def native_body(request: NativeRequest, model: str | None) -> bytes:
 
 
 def _reader(
-    plan: CallPlan, request: ChatRequest | NativeRequest
-) -> ChatReader | ChatRelay | ResponseReader | PageReader:
+    plan: CallPlan, request: ChatRequest | CompletionRequest | NativeRequest
+) -> ChatReader | ChatRelay | CompletionReader | ResponseReader | PageReader:
+    if isinstance(request, CompletionRequest):
+        return CompletionReader(plan.who, request.choices)
     if isinstance(request, NativeRequest):
         limit = None if request.body is None else request.body.get("max_output_tokens")
         if request.relays:
@@ -141,6 +152,12 @@ def _reader(
     return ChatRelay(plan.new_call_id, plan.who, relay)
 
 
+def _path(plan: CallPlan, request: ChatRequest | CompletionRequest | NativeRequest) -> str:
+    if isinstance(request, NativeRequest):
+        return f"{plan.api}{request.path}"
+    return f"{plan.api}/completions" if isinstance(request, CompletionRequest) else plan.path
+
+
 def _stops(stop: object) -> list[str]:
     given = cast("list[object]", stop) if isinstance(stop, list) else [stop]
     return [text for text in given if isinstance(text, str)]
@@ -160,7 +177,7 @@ class Call:
     def __init__(
         self,
         plan: CallPlan,
-        request: ChatRequest | NativeRequest,
+        request: ChatRequest | CompletionRequest | NativeRequest,
         body: bytes,
         headers: list[tuple[str, str]],
         cancel: Cancel,
@@ -169,12 +186,11 @@ class Call:
         self._plan = plan
         self._cancel = cancel
         self._on_contact = on_contact
-        native = isinstance(request, NativeRequest)
-        inflow = None if isinstance(request, NativeRequest) else request.inflow
+        inflow = request.inflow if isinstance(request, ChatRequest) else None
         self._steps = exchange(
             plan.origin,
-            request.method if native else "POST",
-            f"{plan.api}{request.path}" if native else plan.path,
+            request.method if isinstance(request, NativeRequest) else "POST",
+            _path(plan, request),
             headers,
             body,
             connect_s=plan.connect_s,

@@ -193,6 +193,12 @@ def chat_finish_reason(terminal: Terminal) -> str:
     assert_never(terminal)
 
 
+def completion_finish_reason(finished: Finished) -> str:
+    """The closing `finish_reason` of a completion's choice. There are no calls in it: where an engine's word says so,
+    `verified` has failed it, and what is left is a stop."""
+    return "stop" if finished.reason == "tool_calls" else finished.reason
+
+
 RESPONSE_QUEUED: ResponseStatus = "queued"
 RESPONSE_RUNNING: ResponseStatus = "in_progress"
 QUEUED_EVENT: RunningEventName = "response.queued"

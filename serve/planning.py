@@ -6,14 +6,23 @@ It asks the engine for nothing but its facts, and to count a prompt. Strata's fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
-from engine.api import ChatRequest, CountsPrompts, Engine, EngineRequest, SamplingValue, TokenRequest
+from engine.api import (
+    ChatRequest,
+    CompletionRequest,
+    CountsPrompts,
+    Engine,
+    EngineRequest,
+    SamplingValue,
+    TokenRequest,
+)
 from engine.events import FailKind
 from serve.assemble import ParseConfig, ToolSpec
+from serve.parse.completion_fields import DEFAULT_MAX_TOKENS
 from serve.parse.fields import SAMPLING_KEYS, tool_name
-from serve.request import BadRequest, GenerateRequest, Json
+from serve.request import BadRequest, CompletionsRequest, GenerateRequest, Json, Prompt
 from serve.structured import FormatError, StructuredCheck, structured_check
 from serve.template import ChatTemplate, encode_prompt, forced_call
 from serve.tokenizer import Tokenizer
@@ -23,13 +32,16 @@ NO_LIMIT_TOKENS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be run. `parse` is None for engines that speak chat; `call_due`: the answer must be a tool call."""
+    """What is to be run. `parse` is None for engines that speak chat; `call_due`: the answer must be a tool call.
+    `more`: what is to be run after it, one by one, for the request's other prompts, with `choices` answers to each."""
 
     request: EngineRequest
     check: StructuredCheck | None
     parse: ParseConfig | None
     prompt_tokens: int
     call_due: bool = False
+    more: tuple[Plan, ...] = ()
+    choices: int = 1
 
 
 class Planner:
@@ -91,6 +103,48 @@ class Planner:
         max_new = self._room(len(ids), request.max_tokens or 0, request.at_most)
         one_call = request.body.get("parallel_tool_calls") is False
         return self.token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check, prefill, one_call)
+
+    # --- completions ---------------------------------------------------------------------------------
+
+    def completions(self, request: CompletionsRequest) -> Plan:
+        """What is to be run for prompts that are no chats.
+
+        Raises: BadRequest: the engine here cannot do what is asked, or a prompt does not fit.
+        """
+        if self._engine.facts.speaks == "tokens":
+            _check_tokens_can(request)
+        plans = [
+            self._completion(request, prompt, request.where(number)) for number, prompt in enumerate(request.prompts)
+        ]
+        return replace(plans[0], more=tuple(plans[1:]), choices=request.choices)
+
+    def _completion(self, request: CompletionsRequest, prompt: Prompt, where: str) -> Plan:
+        if self._engine.facts.speaks == "chat":
+            body = {**request.body, "prompt": prompt}
+            return Plan(CompletionRequest(body, request.headers, request.choices), None, None, 0)
+        tokenizer = self._tokenizer
+        assert tokenizer is not None
+        # what spells a control token is one, as in other servers: who wants a turn to end writes it
+        ids = tokenizer.encode(prompt, parse_special=True) if isinstance(prompt, str) else list(prompt)
+        if not isinstance(prompt, str):
+            self._check_ids(ids, where)
+        limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        try:
+            room = self._room(len(ids), limit, at_most=request.max_tokens is None)
+        except BadRequest as error:
+            raise error.renamed({"messages": where}) from None
+        plan = self.token_plan(ids, False, (), room, request.sampling, request.stop)
+        assert plan.parse is not None
+        return replace(plan, parse=replace(plan.parse, plain=True))
+
+    def _check_ids(self, ids: Sequence[int], where: str) -> None:
+        assert self._tokenizer is not None
+        limit = min(self._tokenizer.vocab_size, self._engine.facts.vocab_limit or self._tokenizer.vocab_size)
+        for i, token_id in enumerate(ids):
+            if token_id >= limit:
+                raise BadRequest(
+                    f"{where}[{i}]: {token_id} is not a token id of this model; send ids below {limit}", f"{where}[{i}]"
+                )
 
     def _check_continued(self, request: GenerateRequest) -> None:
         """llama.cpp goes on from a last message of the assistant; other servers may begin a new turn after it."""
@@ -210,6 +264,15 @@ def sampling_of(req: Mapping[str, object]) -> dict[str, SamplingValue]:
         if isinstance(value, int | float) and not isinstance(value, bool):
             found[key] = value
     return found
+
+
+def _check_tokens_can(request: CompletionsRequest) -> None:
+    if request.choices > 1:
+        raise BadRequest(f"n: {request.choices} is not supported by this engine; send 1 or leave it out", "n")
+    if request.logprobs:
+        raise BadRequest("logprobs: this engine gives no logprobs; leave them out", "logprobs")
+    if request.body.get("logit_bias"):
+        raise BadRequest("logit_bias: not supported by this engine; leave the field out", "logit_bias")
 
 
 def _is_forced(request: GenerateRequest) -> bool:

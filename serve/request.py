@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from engine.api import Inflow, SamplingValue
 
 Json = dict[str, object]
+Prompt: TypeAlias = str | tuple[int, ...]
+"""A text, or token ids."""
 
 
 class BadRequest(ValueError):
@@ -68,3 +70,26 @@ class GenerateRequest:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     at_most: bool = False
     continued: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionsRequest:
+    """Texts to go on with. `listed`: the prompts came as a list, even of one. `max_tokens` None means what the engine
+    does by itself, -1 up to the end of the context. `body` has the fields that engines that speak chat are sent besides
+    a prompt; `choices`: how many answers to each prompt; `headers`: see `engine.api.CompletionRequest`."""
+
+    body: Mapping[str, object]
+    prompts: tuple[Prompt, ...]
+    listed: bool
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    sampling: Mapping[str, SamplingValue]
+    logprobs: bool
+    stream: bool
+    include_usage: bool
+    choices: int = 1
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def where(self, number: int) -> str:
+        """The path of a prompt."""
+        return f"prompt[{number}]" if self.listed else "prompt"

@@ -22,7 +22,7 @@ from serve.encode import chat as encode_chat
 from serve.exchange import Exchange
 from serve.httpio import StreamBody
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
-from serve.routes import chat, info, messages, relayed, responses
+from serve.routes import chat, completions, info, messages, relayed, responses
 from serve.service import Limits, Service
 from serve.template import ChatTemplate
 from serve.tokenizer import ByteTokenizer
@@ -97,7 +97,7 @@ def openai_chunks(
 class Handler(Exchange):
     """One connection. `svc` is set by `make_handler`."""
 
-    routes = (*info.ROUTES, *chat.ROUTES, *responses.ROUTES, *messages.ROUTES)
+    routes = (*info.ROUTES, *chat.ROUTES, *completions.ROUTES, *responses.ROUTES, *messages.ROUTES)
     dialects = (messages.DIALECT,)
     head: object = None
     _stream: StreamBody | None = None

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal, TypeAlias, cast
 
 from engine.api import (
@@ -31,10 +32,11 @@ from engine.events import Cancelled, Event, Failed, FailKind, Finished, Terminal
 from engine.terminal import sealed
 from serve.admission import Admission
 from serve.assemble import assemble
+from serve.choices import in_turn
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
 from serve.outcomes import record_of
 from serve.planning import Plan, Planner, sampling_of
-from serve.request import GenerateRequest, Json
+from serve.request import CompletionsRequest, GenerateRequest, Json
 from serve.runs import Runs
 from serve.store import Store
 from serve.structured import StructuredCheck
@@ -228,11 +230,16 @@ class Service:
                         f"the request waited {self.limits.queue_wait_s:g} s for a free engine slot and was given up"
                     )
                 yield Tick()
-            events = self._engine_events(plan, cancel)
+            events = self._all_events(plan, cancel)
             if judge is not None:
                 events = judge(events)
             with closing(events):
                 yield from verified(events, plan.check, call_due=plan.call_due)
+
+    def _all_events(self, plan: Plan, cancel: Cancel) -> Generator[Event, None, None]:
+        if not plan.more:
+            return self._engine_events(plan, cancel)
+        return in_turn((partial(self._engine_events, one, cancel) for one in (plan, *plan.more)), plan.choices)
 
     def _engine_events(self, plan: Plan, cancel: Cancel) -> Generator[Event, None, None]:
         source = self.engine.stream(plan.request, cancel)
@@ -273,6 +280,10 @@ class Service:
     def plan(self, request: GenerateRequest) -> Plan:
         """What is to be run for a request. Raises: BadRequest: as `answer` says."""
         return self._planner.plan(request)
+
+    def plan_completions(self, request: CompletionsRequest) -> Plan:
+        """The same for prompts that are no chats."""
+        return self._planner.completions(request)
 
     def count_tokens(self, request: GenerateRequest) -> int:
         """How many tokens its prompt has. Blocks where the engine has to be asked.

@@ -13,6 +13,7 @@ class ErrorObject(TypedDict):
     param: str | None
     code: str | None
     partial_output: NotRequired[str]
+    partial_outputs: NotRequired[list[str]]
     usage: NotRequired[UsageObject | None]
     response_id: NotRequired[str]
 
@@ -108,6 +109,25 @@ class ChatCompletion(TypedDict):
     model: str
     choices: list[ChatChoice]
     usage: UsageObject | None
+    error: NotRequired[ErrorObject]
+
+
+class CompletionChoice(TypedDict):
+    text: str
+    index: int
+    logprobs: object
+    finish_reason: str | None
+
+
+class CompletionObject(TypedDict):
+    """Source: OpenAI API reference, the completion object, of which chunks have the same form. `error` as in chat."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: NotRequired[UsageObject | None]
     error: NotRequired[ErrorObject]
 
 

@@ -76,7 +76,7 @@ class Channels:
         self._new_call_id = new_call_id
         self._text_tags = _text_tags(thinking=config.thinking, tools=bool(config.tools))
         self._lexer = Lexer()
-        self._state = _State.START
+        self._state = _State.ANSWER if config.plain else _State.START
         self._home = _State.ANSWER  # where the call that is read was opened
         self._skip_newlines = False
         self._gap: list[str] | None = None  # white space after a call, while nothing else followed
