@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from serve import sse
 from serve.httpio import Peer, StreamBody
 
-PEER_CHECK_S = 0.1
+PEER_CHECK_S = 0.25
+"""How often is looked whether the client is still there, in seconds: a look costs as much as a chunk."""
 
 
 class ClientGone(Exception):
