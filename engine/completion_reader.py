@@ -9,7 +9,7 @@ last chunk with its own `usage`, and a stream of several choices may begin with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -131,10 +131,10 @@ class CompletionReader:
         rest = {name: value for name, value in chunk.items() if name != "choices"}
         if problem is not None:
             # what was made before the error stays readable; the error counts
-            for index, choice in choices:
+            for index, choice in [*choices, (0, {"index": 0})]:
                 if index < len(self._readers):
-                    said = {**choice, "finish_reason": None}
-                    read = self._readers[index].chunk({"choices": [said]})
+                    said = {"usage": chunk.get("usage"), "choices": [{**choice, "finish_reason": None}]}
+                    read = self._readers[index].chunk(said)
                     self._take(index, [event for event in read if not isinstance(event, Failed)], events)
             self._take(0, self._readers[0].fail_by(problem), events)
             return
@@ -153,6 +153,8 @@ class CompletionReader:
         """What a choice's reader made of something."""
         for event in read:
             if isinstance(event, Failed):
+                if not self.finish_seen:  # the ends of others are not in doubt
+                    events += self._well_ended(self._made())
                 self._end(event, events)
             elif isinstance(event, Text):
                 events.append(event if len(self._readers) == 1 else OfChoice(index, event))
@@ -179,12 +181,21 @@ class CompletionReader:
 
     def _settle(self, indexes: Sequence[int], events: list[Event]) -> None:
         """Every reader has its terminal: the first failure is that of the answer; choices that ended well did so."""
-        terminals = {index: cast("Finished | Failed", self._readers[index].terminal) for index in indexes}
-        if len(self._readers) > 1:
-            ended = [OfChoice(index, end) for index, end in terminals.items() if isinstance(end, Finished)]
-            events += ended
-        failed = next((end for end in terminals.values() if isinstance(end, Failed)), None)
+        terminals = [cast("Finished | Failed", self._readers[index].terminal) for index in indexes]
+        failed = next((end for end in terminals if isinstance(end, Failed)), None)
+        events += self._well_ended(indexes)
         self._end(failed or terminals[0], events)
+
+    def _well_ended(self, indexes: Iterable[int]) -> list[Event]:
+        """The ends of several choices that have one, and a good one."""
+        if len(self._readers) == 1:
+            return []
+        ended: list[Event] = []
+        for index in indexes:
+            reader = self._readers[index]
+            if reader.reason is not None and not isinstance(reader.terminal, Failed):
+                ended.append(OfChoice(index, Finished(reader.reason)))
+        return ended
 
     def _end(self, terminal: Finished | Failed, events: list[Event]) -> None:
         self.terminal = replace(terminal, usage=self.usage)

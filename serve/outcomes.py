@@ -194,9 +194,8 @@ def chat_finish_reason(terminal: Terminal) -> str:
 
 
 def completion_finish_reason(finished: Finished) -> str:
-    """The closing `finish_reason` of a completion's choice. There are no calls in it: where an engine's word says so,
-    `verified` has failed it, and what is left is a stop."""
-    return "stop" if finished.reason == "tool_calls" else finished.reason
+    """The closing `finish_reason` of a completion's choice, in which there are no calls."""
+    return FAILED_FINISH_REASON if finished.reason == "tool_calls" else finished.reason
 
 
 RESPONSE_QUEUED: ResponseStatus = "queued"

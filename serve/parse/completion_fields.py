@@ -35,7 +35,7 @@ SUPPORTED = frozenset(
 """The fields of the API that do what they say. A field that no table has is passed on to engines that speak chat."""
 
 NO_EFFECT = frozenset({"stream_options.include_obfuscation", "user"})
-"""The fields that are accepted and change nothing. Source: `CompletionCreateParams` in the openai package 3.57."""
+"""The fields that are accepted and change nothing here. Source: `CompletionCreateParams` in the openai package 3.57."""
 
 REFUSED: Mapping[str, str] = {
     "best_of": "one answer is made for each choice; send 1 or leave it out",

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from serve.parse.completion_fields import MAX_CHOICES, MAX_PROMPTS, NO_EFFECT, REFUSED, check_body
+from serve.parse.completion_fields import MAX_CHOICES, MAX_PROMPTS, REFUSED, check_body
 from serve.parse.fields import sampling_values, stop_strings
 from serve.request import BadRequest, CompletionsRequest, Json, Prompt
 
 MAX_TOKEN_ID = 2**31 - 1
-_UNPASSED = {*NO_EFFECT, *REFUSED, "prompt", "stream", "stream_options"}
+_UNPASSED = {*REFUSED, "prompt", "stream", "stream_options"}
 
 
 def parse_completions(body: Json) -> CompletionsRequest:

@@ -8,7 +8,7 @@ import pytest
 
 from serve.config import OPTIONS, Option
 from serve.exchange import Route
-from serve.parse import message_fields, message_tools
+from serve.parse import completion_fields, message_fields, message_tools
 from serve.parse.response_fields import NO_EFFECT, NO_EFFECT_INCLUDES, SUPPORTED
 from serve.parse.tools import NO_EFFECT_TOOLS
 from serve.server import Handler
@@ -33,6 +33,20 @@ MESSAGES = (
 @pytest.mark.parametrize("name", sorted({*MESSAGES}))
 def test_every_field_of_messages_is_named(name: str) -> None:
     section = README.partition("\n## Messages\n")[2].partition("\n## ")[0]
+    assert f"`{name}`" in section
+
+
+COMPLETIONS = (
+    *completion_fields.SUPPORTED,
+    *completion_fields.NO_EFFECT,
+    *completion_fields.REFUSED,
+    *completion_fields.MOVED,
+)
+
+
+@pytest.mark.parametrize("name", sorted(COMPLETIONS))
+def test_every_field_of_completions_is_named(name: str) -> None:
+    section = README.partition("\n## Completions\n")[2].partition("\n## ")[0]
     assert f"`{name}`" in section
 
 
