@@ -11,6 +11,7 @@ from engine.events import (
     EngineEvent,
     Event,
     Finished,
+    OfChoice,
     Passed,
     Progress,
     Reasoning,
@@ -141,7 +142,9 @@ def said(happened: Iterable[Event]) -> Said:
             case Accepted() | Progress() | Tick():
                 continue
             case _:
-                assert not isinstance(event, Token | Passed | Relayed), "token ids stay inside, and nothing passes"
+                assert not isinstance(event, Token | Passed | Relayed | OfChoice), (
+                    "token ids stay inside, and nothing passes"
+                )
                 terminal = event
                 continue
         if not order or order[-1] != type(event).__name__:
