@@ -53,7 +53,7 @@ ENDED: list[tuple[Any, Json, list[str], list[str]]] = [
     (list(b"whole"), {}, ["Grüße 😀\u2028."], ["stop"]),
     ("whole", {"max_tokens": 3}, ["Gr\ufffd"], ["length"]),
     ("stops", {"stop": "END"}, ["one "], ["stop"]),
-    (["whole", "stops"], {"max_tokens": 12}, ["Grüße 😀", "one END two"], ["length", "stop"]),
+    (["whole", "stops"], {"max_tokens": 13}, ["Grüße 😀\ufffd", "one END two"], ["length", "stop"]),
 ]
 
 
