@@ -32,6 +32,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reasons["long"] = "takes minutes; run with --long"
     if not os.environ.get("STRATA_CONFIG"):
         reasons["cuda"] = "needs a real engine: STRATA_CONFIG names its run config"
+    if not os.environ.get("STRATA_VLLM"):
+        reasons["vllm"] = "needs a real vLLM: STRATA_VLLM names its program (CONTRIBUTING.md says how to get one)"
     if shutil.which("wine") is None:
         reasons["wine"] = "needs wine"
     for item in items:
