@@ -272,7 +272,10 @@ def test_a_call_cut_by_the_limit_is_length(vllm: Stack) -> None:
             vllm.plain.port, responses.request("call @", tools=[responses.ADD], max_output_tokens=4, **SAME)
         )
     )
-    assert (response.status, [call["status"] for call in response.calls]) == ("incomplete", ["incomplete"])
+    asked: Json = {"input": "call @", "tools": [responses.ADD], "max_output_tokens": 4, "stream": True, **SAME}
+    theirs = relayed(responses.respond(vllm.relaying.port, asked))
+    for ending in (response, theirs):
+        assert (ending.status, [call["status"] for call in ending.calls]) == ("incomplete", ["incomplete"])
 
 
 def test_tool_calls_over_cut_arguments_is_an_error_here(vllm: Stack) -> None:
@@ -286,7 +289,11 @@ def test_tool_calls_over_cut_arguments_is_an_error_here(vllm: Stack) -> None:
     response = check_response_stream(
         responses.respond(vllm.plain.port, responses.request("call #", tools=[responses.ADD], **SAME))
     )
-    responses.check_failed(response, "tool_call_incomplete")
+    asked: Json = {"input": "call #", "tools": [responses.ADD], "stream": True, **SAME}
+    theirs = relayed(responses.respond(vllm.relaying.port, asked))
+    for ending in (response, theirs):
+        responses.check_failed(ending, "tool_call_incomplete")
+        assert [call["status"] for call in ending.calls] == ["incomplete"]
     message = check_message_stream(
         messages.send(vllm.plain.port, message_request("call #", tools=[messages.ADD], **SAME))
     )
