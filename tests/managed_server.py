@@ -140,7 +140,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def child() -> None:
     """A child that lives as long as it is let, and keeps nothing of ours open."""
     nowhere = subprocess.DEVNULL
-    code = "import time; time.sleep(300)"
+    code = "import threading; threading.Event().wait(300)"
     started = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=nowhere, stdout=nowhere, stderr=nowhere)
     note("grandchildren", started.pid)
 

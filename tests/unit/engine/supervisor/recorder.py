@@ -14,12 +14,14 @@ from engine.supervisor import Backoff, ChildSpec, Death, Supervisor
 
 DEADLINE_S = 20.0
 
-READY = "import os, signal, subprocess, sys, time\nprint('READY', flush=True)\n"
+READY = "import os, signal, subprocess, sys, threading\nprint('READY', flush=True)\n"
 """The beginning of most children."""
 ECHO = READY + "for line in sys.stdin:\n    print('got', line.strip(), flush=True)\n"
 WAIT = READY + "sys.stdin.read()\n"
 """It lives until its stdin closes."""
-SLEEPER = "import time; time.sleep(60)"
+STAY = "threading.Event().wait(60)"
+"""What a child does that stays until it is ended; by itself it ends after a minute."""
+SLEEPER = "import threading; " + STAY
 
 
 class Recorder:

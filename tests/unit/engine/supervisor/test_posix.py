@@ -167,7 +167,7 @@ PARENT = """
 import os, sys, threading
 from engine.supervisor import ChildSpec, Supervisor
 supervisor = Supervisor(
-    ChildSpec((sys.executable, "-S", "-u", "-c", "import time; print('READY'); time.sleep(60)")),
+    ChildSpec((sys.executable, "-S", "-u", "-c", "import threading; print('READY'); threading.Event().wait(60)")),
     lambda life, line: line == b"READY",
     lambda life, death: print("DIED", death.note(), flush=True),
 )

@@ -21,6 +21,7 @@ from tests.unit.engine.supervisor.recorder import (
     ECHO,
     READY,
     SLEEPER,
+    STAY,
     WAIT,
     Recorder,
     wait_until,
@@ -182,7 +183,7 @@ def test_a_command_larger_than_the_pipe_is_written_whole(make: Make) -> None:
 
 
 def test_a_child_that_reads_nothing_is_ended_when_the_write_is_overdue(make: Make) -> None:
-    child = make(READY + "time.sleep(60)\n")
+    child = make(READY + STAY)
     life = child.supervisor.start()
     sending = child.supervisor.send(life, b"x" * 1_000_000, 0.2)
     after = child.supervisor.send(life, b"never\n", DEADLINE_S)
@@ -209,7 +210,7 @@ def test_nothing_is_written_to_a_life_that_is_over(make: Make) -> None:
 
 
 def test_a_child_that_closes_its_input_and_lives_on_is_ended(make: Make) -> None:
-    child = make(READY + "os.close(0)\nprint('closed', flush=True)\ntime.sleep(60)\n")
+    child = make(READY + "os.close(0)\nprint('closed', flush=True)\n" + STAY)
     life = child.supervisor.start()
     child.wait_line(b"closed")
     assert not child.supervisor.send(life, b"hello\n", DEADLINE_S).wait(DEADLINE_S)

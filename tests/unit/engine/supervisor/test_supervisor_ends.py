@@ -15,9 +15,11 @@ from tests.unit.engine.supervisor.recorder import (
     DEADLINE_S,
     READY,
     SLEEPER,
+    STAY,
     WAIT,
     gone,
     wait_gone,
+    wait_until,
 )
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -41,7 +43,7 @@ def test_an_exit_is_told_once_with_code_log_and_after_the_last_line(make: Make) 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM"])
 def test_a_signal_is_named(make: Make, name: str) -> None:
     code = READY + "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
-    child = make(code + f"os.kill(os.getpid(), signal.{name})\ntime.sleep(60)\n")
+    child = make(code + f"os.kill(os.getpid(), signal.{name})\n" + STAY)
     child.supervisor.start()
     death = child.wait_death()
     assert death.exit_code is not None
@@ -82,14 +84,16 @@ def test_a_grandchild_that_holds_the_pipe_delays_nothing_and_is_ended(make: Make
 @posix
 def test_a_grandchild_that_goes_on_writing_does_not_keep_the_life_open(make: Make) -> None:
     spam = "while True: print('spam')"
-    code = f"subprocess.Popen([sys.executable, '-S', '-c', {spam!r}])\ntime.sleep(0.1)\nos._exit(5)"
+    code = f"subprocess.Popen([sys.executable, '-S', '-c', {spam!r}])\nsys.stdin.readline()\nos._exit(5)"
     child = make(READY + code)
-    child.supervisor.start()
+    life = child.supervisor.start()
+    child.wait_line(b"spam")
+    child.supervisor.send(life, b"go\n", DEADLINE_S)
     assert child.wait_death().exit_code == 5
 
 
 def test_closed_output_of_a_living_process_is_its_death(make: Make) -> None:
-    child = make(READY + "os.close(1)\ntime.sleep(60)\n")
+    child = make(READY + "os.close(1)\n" + STAY)
     child.supervisor.start()
     pid = child.supervisor.pid
     assert pid is not None
@@ -98,9 +102,14 @@ def test_closed_output_of_a_living_process_is_its_death(make: Make) -> None:
     wait_gone(pid)
 
 
-def test_closed_output_and_then_an_exit_is_an_exit(make: Make) -> None:
-    child = make(READY + "os.close(1)\ntime.sleep(0.05)\nos._exit(9)")
-    child.supervisor.start()
+def test_closed_output_and_then_an_exit_is_an_exit(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.supervisor.life.EXIT_AFTER_EOF_S", DEADLINE_S)
+    mark = tmp_path / "mark"
+    code = f"import pathlib\nos.close(1)\npathlib.Path({str(mark)!r}).touch()\nsys.stdin.readline()\nos._exit(9)"
+    child = make(READY + code)
+    life = child.supervisor.start()
+    wait_until(mark.exists, "the output is closed")
+    child.supervisor.send(life, b"go\n", DEADLINE_S)
     death = child.wait_death()
     assert death.exit_code == 9
     assert "exit code 9" in death.cause
@@ -130,7 +139,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(make: Make, tmp_path: Path) 
 
 
 def test_a_fault_in_the_callback_ends_the_life(make: Make) -> None:
-    child = make(READY + "print('boom')\ntime.sleep(60)\n")
+    child = make(READY + "print('boom')\n" + STAY)
     child.fault = ValueError("ours")
     child.supervisor.start()
     assert child.wait_death().kind is FailKind.INTERNAL
@@ -160,12 +169,12 @@ def test_kill_is_over_at_once_and_the_cause_is_the_reason(make: Make) -> None:
 @pytest.mark.parametrize("new_session", [False, True])
 def test_kill_ends_the_whole_tree(make: Make, new_session: bool) -> None:
     inner = (
-        "import subprocess, sys, time\n"
+        "import subprocess, sys, threading\n"
         f"child = subprocess.Popen([sys.executable, '-S', '-c', {SLEEPER!r}], start_new_session={new_session},"
         " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)\n"
-        "print('INNER', child.pid, flush=True)\ntime.sleep(60)\n"
+        "print('INNER', child.pid, flush=True)\n" + STAY
     )
-    child = make(READY + f"subprocess.Popen([sys.executable, '-S', '-c', {inner!r}])\ntime.sleep(60)\n")
+    child = make(READY + f"subprocess.Popen([sys.executable, '-S', '-c', {inner!r}])\n" + STAY)
     life = child.supervisor.start()
     inner_pid = child.wait_number("INNER")
     child.supervisor.kill(life, "enough")
@@ -216,7 +225,7 @@ def test_close_says_goodbye_first_and_a_child_that_hears_it_ends_by_itself(make:
 
 @posix
 def test_a_child_that_does_not_hear_is_terminated(make: Make) -> None:
-    child = make(READY + "time.sleep(60)\n", goodbye=b"QUIT\n", stop_grace_s=0.1)
+    child = make(READY + STAY, goodbye=b"QUIT\n", stop_grace_s=0.1)
     child.supervisor.start()
     child.supervisor.close()
     assert child.wait_death().exit_code == -15
@@ -226,7 +235,7 @@ def test_a_child_that_does_not_hear_is_terminated(make: Make) -> None:
 def test_a_child_that_ignores_everything_is_killed_with_its_tree(make: Make) -> None:
     code = (
         "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY + "child = subprocess.Popen("
-        f"[sys.executable, '-S', '-c', {SLEEPER!r}])\nprint('CHILD', child.pid, flush=True)\ntime.sleep(60)\n"
+        f"[sys.executable, '-S', '-c', {SLEEPER!r}])\nprint('CHILD', child.pid, flush=True)\n" + STAY
     )
     child = make(code, goodbye=b"QUIT\n", stop_grace_s=0.1)
     child.supervisor.start()

@@ -11,16 +11,16 @@ import pytest
 
 from engine.api import EngineStarting
 from tests.unit.engine.supervisor.conftest import Make
-from tests.unit.engine.supervisor.recorder import DEADLINE_S, SLEEPER, gone, wait_gone, wait_until
+from tests.unit.engine.supervisor.recorder import DEADLINE_S, SLEEPER, STAY, gone, wait_gone, wait_until
 
 REPOSITORY = Path(__file__).parents[4]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a job object does it there")
 
-BEGIN = "import os, subprocess, sys, time\n"
+BEGIN = "import os, subprocess, sys, threading\n"
 
 
 def test_it_is_ready_when_that_is_said_and_not_before(make: Make) -> None:
-    child = make(BEGIN + "print('READY', flush=True)\ntime.sleep(60)", spoken=False)
+    child = make(BEGIN + "print('READY', flush=True)\n" + STAY, spoken=False)
     life = child.supervisor.begin_start()
     wait_until(lambda: child.supervisor.pid is not None, "a process")
     assert not child.supervisor.wait_ready(life, 0.05)
@@ -53,7 +53,7 @@ def test_its_stdin_is_empty_and_all_that_it_says_is_the_log(make: Make, tmp_path
 
 def test_closed_output_is_no_death(make: Make, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    code = f"import pathlib\nos.close(1)\nos.close(2)\npathlib.Path({str(mark)!r}).touch()\ntime.sleep(60)"
+    code = f"import pathlib\nos.close(1)\nos.close(2)\npathlib.Path({str(mark)!r}).touch()\n" + STAY
     child = make(BEGIN + code, spoken=False)
     life = child.supervisor.begin_start()
     wait_until(mark.exists, "the output is closed")
@@ -89,7 +89,7 @@ def test_when_it_is_closed_nothing_of_its_tree_runs_any_more(make: Make, new_ses
     """So that the next life finds the memory free."""
     code = (
         f"c = subprocess.Popen([sys.executable, '-S', '-c', {SLEEPER!r}], start_new_session={new_session})\n"
-        "print(c.pid, flush=True)\ntime.sleep(60)\n"
+        "print(c.pid, flush=True)\n" + STAY
     )
     child = make(BEGIN + code, spoken=False)
     life = child.supervisor.begin_start()
@@ -147,7 +147,7 @@ def test_kill_minus_nine_of_the_server_ends_the_children_of_its_child_too(tmp_pa
 @posix
 def test_a_guard_that_was_ended_is_no_harm(make: Make) -> None:
     before = {process.pid for process in psutil.Process().children()}
-    child = make(BEGIN + "time.sleep(60)", spoken=False)
+    child = make(BEGIN + STAY, spoken=False)
     life = child.supervisor.begin_start()
     wait_until(lambda: child.supervisor.pid is not None, "a process")
 
