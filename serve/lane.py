@@ -63,8 +63,8 @@ class Lane:
         delivery.body.dont_block(connection)
         inflow.outside = True
         try:
-            self._take(lent)
-            lent.back.wait()
+            if self._take(lent):
+                lent.back.wait()
         finally:
             inflow.outside = False
             delivery.body.block()
@@ -72,19 +72,31 @@ class Lane:
             raise lent.error
         return lent.over
 
-    def _take(self, lent: _Lent) -> None:
+    def _take(self, lent: _Lent) -> bool:
         with self._lock:
-            self._new.append(lent)
-            if self._bell is None:
+            if self.usable and self._bell is None:
                 self._start()
-            assert self._bell is not None
+            if not self.usable or self._bell is None:
+                return False
+            self._new.append(lent)
             with contextlib.suppress(BlockingIOError):  # it rings already
                 self._bell.send(b"!")
+            return True
 
     def _start(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        ear, self._bell = socket.socketpair()
-        for end in (ear, self._bell):
+        """Nothing is started where no descriptors are left: the next stream tries again."""
+        try:
+            ear, bell = socket.socketpair()
+        except OSError:
+            return
+        try:
+            self._selector = selectors.DefaultSelector()
+        except OSError:
+            ear.close()
+            bell.close()
+            return
+        self._bell = bell
+        for end in (ear, bell):
             end.setblocking(False)
         self._selector.register(ear, selectors.EVENT_READ, None)
         threading.Thread(target=self._run, args=(self._selector, ear), name="lane", daemon=True).start()
@@ -92,6 +104,21 @@ class Lane:
     # --- the thread ----------------------------------------------------------------------------------
 
     def _run(self, selector: selectors.BaseSelector, ear: socket.socket) -> None:
+        try:
+            self._turns(selector, ear)
+        except Exception:  # the thread's top: nobody may wait for it for ever
+            log.exception("internal error in the lane; its streams go on in their own threads")
+        with self._lock:
+            self.usable = False
+            left = [*self._new, *self._lent.values()]
+            selector.close()
+            ear.close()
+            if self._bell is not None:
+                self._bell.close()
+        for lent in left:
+            lent.back.set()
+
+    def _turns(self, selector: selectors.BaseSelector, ear: socket.socket) -> None:
         tick_at = time.monotonic() + TICK_S
         while True:
             wait_s = 0.0 if self._more else max(0.0, tick_at - time.monotonic())

@@ -205,6 +205,30 @@ def test_a_source_that_is_given_up_brings_the_stream_back(streams: Callable[...,
         end.close()
 
 
+@pytest.mark.usefixtures("no_ticks")
+def test_streams_come_back_from_a_lane_that_fails_and_it_takes_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lane = Lane()
+    stream = Stream(lane)
+    delivery = Delivery(stream.frames(), stream.body, Peer(stream.connection), None)
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Lane, "_arrivals", fails)
+    stream.body.open(b"")
+    assert lane.carry(delivery, stream.inflow, stream.connection) is False
+    assert not lane.usable
+    assert lane.carry(delivery, stream.inflow, stream.connection) is False
+    stream.upstream.sendall(END)
+    while not delivery.step():
+        pass
+    assert stream.until(b"0\r\n\r\n") == b"3\r\nEND\r\n0\r\n\r\n"
+    for end in (stream.source, stream.upstream, stream.connection, stream.file, stream.client):
+        end.close()
+
+
 def test_a_quiet_stream_gets_its_heartbeats_and_knows_how_long_it_waited(streams: Callable[..., Stream]) -> None:
     stream = streams(beat_s=0.05)
     assert stream.until(KEEP_ALIVE + b"\r\n").endswith(KEEP_ALIVE + b"\r\n")
