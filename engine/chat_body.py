@@ -112,7 +112,12 @@ class _Joined:
 
 
 def _call(value: dict[str, object]) -> Json:
-    return {name: item for name, item in value.items() if name != "index"}
+    """A call of a message; one whose arguments never began has empty ones."""
+    made = {name: item for name, item in value.items() if name != "index"}
+    function = value.get("function")
+    if isinstance(function, Mapping) and function.get("arguments") is None:  # pyright: ignore[reportUnknownMemberType] - JSON
+        made["function"] = {**function, "arguments": ""}
+    return made
 
 
 def json_bytes(value: object) -> bytes:

@@ -9,7 +9,7 @@ true, and rides on the terminal. It owns no socket and no clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, cast
@@ -54,7 +54,8 @@ class RelayPlan:
     `form` "stream": what passes comes as `Passed`, the ending as `Finished.raw`. "whole": pieces, and the whole body as
     `Finished.raw`. `fallback`: the names of a stream that has none. `pieces`: whether the text in what passes is wanted
     as pieces, too. `usage`: whether the stream is to end with its counts. `named_call`: whether the request names the
-    tool to call. `hide_progress`: chunks that say nothing but how far the prompt is read are ours alone.
+    tool to call, `tools` the names of those that it declares. `hide_progress`: chunks that say nothing but how far the
+    prompt is read are ours alone.
     """
 
     form: Literal["stream", "whole"]
@@ -63,6 +64,7 @@ class RelayPlan:
     pieces: bool = False
     usage: bool = False
     named_call: bool = False
+    tools: Collection[str] = ()
     hide_progress: bool = False
 
 
@@ -77,7 +79,7 @@ class ChatRelay:
         self._counts = TokenCounts()
         names = [who] + [f"{who} (choice {index})" for index in range(1, plan.choices)]
         self._readers = [ChatReader(new_call_id, name, self._counts) for name in names]
-        self._repair = ChunkRepair(plan.fallback, self._readers, named_call=plan.named_call)
+        self._repair = ChunkRepair(plan.fallback, self._readers, named_call=plan.named_call, tools=plan.tools)
         self._blocks = EventBlocks()
         self._body = ChatBody() if plan.form == "whole" else None
         self._passage: Passage | None = None

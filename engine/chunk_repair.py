@@ -8,7 +8,7 @@ Source: OpenAI API reference, "chat completion chunk"; what breaks which client:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -72,12 +72,21 @@ def choices_of(chunk: Json) -> Choices:
 
 class ChunkRepair:
     """The chunks of one stream, in order, each after its reader (one a choice) has read it. `named_call`: the request
-    names the tool to call, and then `stop` is right after a call. Not thread-safe."""
+    names the tool to call, and then `stop` is right after a call. `tools`: the names of those that it declares. Not
+    thread-safe."""
 
-    def __init__(self, fallback: Identity, readers: Sequence[ChatReader], *, named_call: bool = False) -> None:
+    def __init__(
+        self,
+        fallback: Identity,
+        readers: Sequence[ChatReader],
+        *,
+        named_call: bool = False,
+        tools: Collection[str] = (),
+    ) -> None:
         self._fallback = fallback
         self._readers = readers
         self._named_call = named_call
+        self._whole_names = _whole_names(tools)
         self._id: str | None = fallback.id if fallback.forced else None
         self._choices = [_Choice() for _ in readers]
         self._last: Json = {}
@@ -238,7 +247,7 @@ class ChunkRepair:
         """Whether the calls can pass as they are; what is out then is noted."""
         entries, out = self._readers[index].calls.entries, dict(self._choices[index].calls)
         for call, entry in zip(given, entries, strict=True):
-            if not _is_right(call, entry, out):
+            if not _is_right(call, entry, out, self._whole_names):
                 return False
             at = out[entry.call.index].index if entry.call.index in out else len(out)
             out[entry.call.index] = _Out(at, entry.call.name, len(entry.call.arguments))
@@ -271,8 +280,14 @@ def _more(call: Call, out: _Out) -> list[Json]:
     return [{"index": out.index, "function": function}] if function else []
 
 
-def _is_right(call: Json, entry: Entry, out: Mapping[int, _Out]) -> bool:
-    """Whether an entry says no more and no less than what was read of it."""
+def _whole_names(tools: Collection[str]) -> frozenset[str]:
+    """The names that are no beginning of another one: such a name is whole, although names may come in pieces."""
+    return frozenset(name for name in tools if not any(other != name and other.startswith(name) for other in tools))
+
+
+def _is_right(call: Json, entry: Entry, out: Mapping[int, _Out], whole_names: Collection[str]) -> bool:
+    """Whether an entry says no more and no less than what was read of it. One that begins a call has the beginning of
+    its arguments; vLLM's have none, which is as good where the name is known to be whole."""
     index, id_, function = call.get("index"), call.get("id"), call.get("function")
     if not isinstance(index, int) or isinstance(index, bool):
         return False
@@ -282,8 +297,10 @@ def _is_right(call: Json, entry: Entry, out: Mapping[int, _Out]) -> bool:
     if told is not None:
         return index == told.index and not id_ and (name or "") == entry.name and isinstance(arguments, str | None)
     if entry.begins:
-        whole = isinstance(arguments, str) and isinstance(name, str) and bool(name) and name == entry.name
-        return whole and index == len(out) and bool(id_) and id_ == entry.call.id and call.get("type") == "function"
+        begun = isinstance(arguments, str) or (arguments is None and name in whole_names)
+        named = isinstance(name, str) and bool(name) and name == entry.name
+        known = bool(id_) and id_ == entry.call.id and call.get("type") == "function"
+        return begun and named and known and index == len(out)
     return False
 
 

@@ -33,6 +33,7 @@ from engine.http_client import (
 )
 from engine.response_reader import PageReader, ResponseReader
 from engine.sse_codec import SseTooLong
+from engine.token_counts import fields_of
 from engine.upstream_errors import problem_of_body, refusal
 
 MAX_WHOLE_BYTES = 64 << 20
@@ -147,6 +148,7 @@ def _reader(
         pieces=request.pieces,
         usage=isinstance(options, Mapping) and bool(options.get("include_usage")),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType] - JSON
         named_call=isinstance(body.get("tool_choice"), Mapping),
+        tools=_tools(body.get("tools")),
         hide_progress="return_progress" in plan.extra and "return_progress" not in body,
     )
     return ChatRelay(plan.new_call_id, plan.who, relay)
@@ -161,6 +163,13 @@ def _path(plan: CallPlan, request: ChatRequest | CompletionRequest | NativeReque
 def _stops(stop: object) -> list[str]:
     given = cast("list[object]", stop) if isinstance(stop, list) else [stop]
     return [text for text in given if isinstance(text, str)]
+
+
+def _tools(tools: object) -> list[str]:
+    """The names of the functions that a request declares."""
+    given = cast("list[object]", tools) if isinstance(tools, list) else []
+    names = [fields_of(fields_of(tool).get("function")).get("name") for tool in given]
+    return [name for name in names if isinstance(name, str)]
 
 
 def shown_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -95,6 +95,8 @@ def front(server_command: tuple[str, ...], tmp_path_factory: pytest.TempPathFact
 def fields_of(name: str) -> dict[str, Any]:
     shape = SHAPES[name]
     fields: dict[str, Any] = {} if shape.choices == 1 else {"n": shape.choices}
+    if shape.tools:
+        fields["tools"] = [{"type": "function", "function": {"name": tool}} for tool in shape.tools]
     return fields | ({"stream_options": {"include_usage": True}} if shape.usage else {})
 
 

@@ -212,6 +212,8 @@ def test_a_chat_stream_is_passed_on_byte_for_byte(vllm: Stack, server_command: t
         (plain_chat(ENDLESS, max_tokens=40, stream_options=counted), "length"),
         (plain_chat(ENDLESS, max_tokens=5, logprobs=True, top_logprobs=2, return_token_ids=True, **SAME), "length"),
         (plain_chat(ENDLESS, stop=["7"], max_tokens=40), "stop"),
+        (plain_chat("call @", tools=[TOOL], **SAME), "tool_calls"),
+        (plain_chat("call @", tools=[TOOL], max_tokens=4, **SAME), "length"),
     ):
         with (
             Tap(vllm.vllm) as tap,

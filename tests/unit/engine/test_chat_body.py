@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any
 
+import pytest
+
 from engine.chat_body import ChatBody, json_bytes
 from engine.events import Usage
 
@@ -118,6 +120,15 @@ def test_calls_are_joined_by_index_and_lose_it() -> None:
     assert message["tool_calls"] == [
         {"id": "call_0", "type": "function", "odd": 1, "function": {"arguments": '{"a": 1}', "name": "add"}},
         {"id": "call_1", "type": "function", "function": {"arguments": "{}", "name": "sub"}},
+    ]
+
+
+@pytest.mark.parametrize("function", [{"name": "add"}, {"name": "add", "arguments": None}], ids=["none", "null"])
+def test_a_call_whose_arguments_never_began_has_empty_ones(function: dict[str, Any]) -> None:
+    begun = {"index": 0, "id": "call_0", "type": "function", "function": function}
+    made = body(FIRST, chunk({"tool_calls": [begun]}), chunk({}, "length"))
+    assert made["choices"][0]["message"]["tool_calls"] == [
+        {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": ""}}
     ]
 
 

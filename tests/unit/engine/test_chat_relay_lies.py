@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from engine.events import Event, Failed, FailKind, Finished, Passed, Text, ToolCallArgs, UpstreamError, Usage
+from engine.events import (
+    Event,
+    Failed,
+    FailKind,
+    Finished,
+    Passed,
+    Text,
+    ToolCallArgs,
+    ToolCallEnd,
+    UpstreamError,
+    Usage,
+)
 from tests.scripted_upstream import DONE, delta, event
 from tests.unit.engine.passing_shapes import IDENTITY, Shape, chunk, on_the_wire, passed, pieces_of, read, relay
 from tests.unit.engine.wire_shapes import BROKEN, ERRORS, HELLO, WHOLE, chunks, tool
@@ -458,3 +469,28 @@ def test_arguments_are_not_lost_in_a_failure() -> None:
     events = passed([chunks(delta(role="assistant", tool_calls=[tool('{"a', "f")]))], relay())
     assert ToolCallArgs(0, '{"a') in pieces_of(events)
     assert failure(events).kind is FailKind.DIED
+
+
+BEGUN = {"index": 0, "id": "call_a", "type": "function", "function": {"name": "f"}}
+BARE = chunks(delta(role="assistant"), delta(tool_calls=[BEGUN]))
+
+
+@pytest.mark.parametrize("more", [b"", chunks(delta(tool_calls=[tool('{"a')]))], ids=["nothing", "cut arguments"])
+@pytest.mark.parametrize("word", ["", "stop", "tool_calls", "length"])
+def test_a_call_that_began_without_arguments_passes_at_once_and_is_never_called_whole(word: str, more: bytes) -> None:
+    shape = Shape(b"", tools=("f",))
+    through = relay(shape)
+    assert through.feed(BARE)[0] == [Passed(BARE)]
+    for form in ("stream", "whole"):
+        said = [BARE, more, chunks(delta(word)) + DONE if word else DONE]
+        events = passed(said, relay(shape, form=form))
+        if word == "length":
+            assert isinstance(events[-1], Finished)
+            assert events[-1].reason == "length"
+            assert not any(isinstance(piece, ToolCallEnd) for piece in pieces_of(events))
+            if form == "whole":
+                (call,) = json.loads(events[-1].raw)["choices"][0]["message"]["tool_calls"]
+                assert call["function"] == {"name": "f", "arguments": '{"a' if more else ""}
+        else:
+            assert failure(events).kind is (FailKind.TOOL_CALL if word else FailKind.DIED)
+            assert words_of(events) == []

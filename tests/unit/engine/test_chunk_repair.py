@@ -19,11 +19,13 @@ FIRST: dict[str, Any] = {"role": "assistant", "content": ""}
 class Stream:
     """A repair with its readers."""
 
-    def __init__(self, choices: int = 1, *, forced: bool = False, named_call: bool = False) -> None:
+    def __init__(
+        self, choices: int = 1, *, forced: bool = False, named_call: bool = False, tools: tuple[str, ...] = ()
+    ) -> None:
         numbers, counts = count(), TokenCounts()
         self.readers = [ChatReader(lambda: f"call_new{next(numbers)}", "it", counts) for _ in range(choices)]
         identity = Identity("ours", 7, "our-model", forced=forced)
-        self.repair = ChunkRepair(identity, self.readers, named_call=named_call)
+        self.repair = ChunkRepair(identity, self.readers, named_call=named_call, tools=tools)
 
     def put(self, chunk: dict[str, Any]) -> Any:
         choices = choices_of(chunk)
@@ -359,6 +361,50 @@ def test_wrong_calls_are_told_with_index_id_type_and_name_once(name: str) -> Non
     told = [stream.put(chunk(delta))["choices"][0]["delta"].get("tool_calls", []) for delta in deltas]
     assert told == expected
     assert stream.repair.late_calls(0) is None
+
+
+@pytest.mark.parametrize("arguments", ["missing", "null"])
+def test_a_call_that_begins_without_arguments_stays_as_it_is_where_its_tool_is_declared(arguments: str) -> None:
+    stream = Stream(tools=("g", "f"))
+    stream.put(chunk())
+    begun = call(None)
+    if arguments == "null":
+        begun["function"]["arguments"] = None
+    for delta in (calls(begun), calls(more("{")), calls(more("}")), calls(call(None, 1, "g", "call_b"))):
+        one = chunk(delta)
+        assert stream.put(one) is one
+    assert stream.put(chunk({}, "tool_calls")) == chunk({}), "the last call has no arguments"
+
+
+UNSURE: dict[str, tuple[tuple[str, ...], Any]] = {
+    "a tool that is not declared": (("g",), call(None)),
+    "a name that another one begins with": (("f", "fetch"), call(None)),
+    "no id": (("f",), call(None, id_=None)),
+    "no type": (("f",), call(None, type_=None)),
+    "no index": (("f",), call(None, index=None)),
+    "an index that is not the next": (("f",), call(None, index=3)),
+}
+
+
+@pytest.mark.parametrize("name", UNSURE)
+def test_a_call_that_begins_without_arguments_and_in_another_way_waits_for_them(name: str) -> None:
+    tools, begun = UNSURE[name]
+    stream = Stream(tools=tools)
+    stream.put(chunk())
+    assert stream.put(chunk(calls(begun)))["choices"][0]["delta"] == {}
+    index = begun.get("index")
+    told = stream.put(chunk(calls(more("{}", index))))["choices"][0]["delta"]["tool_calls"]
+    assert told == [call("{}", id_="call_new0" if name == "no id" else "call_a")]
+
+
+def test_the_whole_name_of_a_declared_tool_that_comes_in_pieces_is_told_once() -> None:
+    stream = Stream(tools=("get", "get_weather"))
+    stream.put(chunk())
+    told = [
+        stream.put(chunk(calls(one)))["choices"][0]["delta"].get("tool_calls")
+        for one in (call(None, name="get"), more(None, name="_weather"), more("{}"))
+    ]
+    assert told == [None, None, [call("{}", name="get_weather")]]
 
 
 def test_a_call_that_waited_for_its_arguments_is_told_in_the_end() -> None:
