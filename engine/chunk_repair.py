@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import cast
 
 from engine.chat_reader import ChatReader, ChunkBroken, index_of
@@ -282,7 +283,8 @@ def _more(call: Call, out: _Out) -> list[Json]:
 
 def _whole_names(tools: Collection[str]) -> frozenset[str]:
     """The names that are no beginning of another one: such a name is whole, although names may come in pieces."""
-    return frozenset(name for name in tools if not any(other != name and other.startswith(name) for other in tools))
+    names = sorted(set(tools))  # what begins with a name comes right behind it
+    return frozenset(names) - {name for name, behind in pairwise(names) if behind.startswith(name)}
 
 
 def _is_right(call: Json, entry: Entry, out: Mapping[int, _Out], whole_names: Collection[str]) -> bool:
