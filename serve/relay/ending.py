@@ -126,9 +126,11 @@ class Ending:
         return {"reason": reason}
 
     def _is_true(self, told: list[Json]) -> bool:
-        """Whether the upstream's own items have ids, and the statuses that they ended with."""
+        """Whether the upstream's own items have ids, all of their lists, and the statuses that they ended with."""
         return all(
-            value.get("id") and value.get("status") == self._item(item).get("status")
+            value.get("id")
+            and value.get("status") == self._item(item).get("status")
+            and item.with_lists(value) is value
             for item, value in zip(self._track.items, told, strict=True)
         )
 

@@ -137,6 +137,15 @@ class Item:
         """Whether the upstream closed it as one that was cut."""
         return self.done is not None and self.done.get("status") == outcomes.ITEM_CUT
 
+    def with_lists(self, told: Json) -> Json:
+        """This item as it was told, its texts with the lists that they have to have: itself where they have them."""
+        content = told.get("content")
+        if not isinstance(content, list):
+            return told
+        given = cast("list[object]", content)
+        right = [_with_lists(value, self.parts.get(("content", index))) for index, value in enumerate(given)]
+        return told if right == given else {**told, "content": right}
+
     def value(self, status: object) -> dict[str, object]:
         """The item with this status, as it was told last, or as its pieces say."""
         if self.done is not None:
@@ -191,6 +200,25 @@ class Item:
             return []
         self.written = self.arguments
         return [self.event("function_call_arguments.done", name=self.name, arguments=self.written)]
+
+
+def with_lists(part: Json, said: Part | None) -> Json:
+    """A part as it was told, with the lists that a text has to have: vLLM writes null where they are empty. `said`:
+    what was told of it before.
+
+    Source: OpenAI API reference, "output text": `annotations` and `logprobs` are required (2026-10).
+    """
+    if part.get("type") != "output_text":
+        return part
+    lists: dict[str, list[object]] = {"annotations": [], "logprobs": []}
+    if said is not None:
+        lists = {"annotations": [*said.annotations], "logprobs": [*said.logprobs]}
+    missing = {name: value for name, value in lists.items() if not isinstance(part.get(name), list)}
+    return {**part, **missing} if missing else part
+
+
+def _with_lists(part: object, said: Part | None) -> object:
+    return with_lists(cast("Json", part), said) if isinstance(part, dict) else part
 
 
 def index_key(place: Place) -> str:

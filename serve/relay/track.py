@@ -26,6 +26,7 @@ from serve.relay.items import (
     fields,
     index_key,
     objects,
+    with_lists,
 )
 from serve.relay.objects import RelayHead, Responses
 
@@ -241,7 +242,7 @@ class Track:
             item = self.items[-1]
         if item.done is not None:
             return  # said again
-        right = {"id": item.id, **given, "type": item.kind}
+        right: Json = {"id": item.id, **given, "type": item.kind}
         if item.kind in ("message", CALL) and given.get("status") is None:
             right["status"] = outcomes.ITEM_WHOLE
         if item.kind == CALL:
@@ -249,6 +250,7 @@ class Track:
                 right[name] = right.get(name) or item.added[name]
             self._catch_up_written(item, "function_call_arguments", right.get("arguments"))
         self._parts_of(item, right)
+        right = item.with_lists(right)
         for part in item.parts.values():
             self._end_part(item, part)
         for made in item.written_ending():
@@ -283,10 +285,8 @@ class Track:
         if name is None:
             self._other(f"{family}.{step}", event)
             return
-        right: dict[str, object] = {**given}
-        if name == "output_text":
-            right = {**right, "annotations": given.get("annotations") or [], "logprobs": given.get("logprobs") or []}
         index = self._place_of(event.value, item, place, new=step == "added")
+        right = {**with_lists(given, item.parts.get((place, index)) if step == "done" else None)}
         about = {"item_id": item.id, "output_index": item.index, index_key(place): index}
         if step == "done" and SPOKEN[name].key not in given:
             right[SPOKEN[name].key] = self._part(item, name, index).text
@@ -359,7 +359,7 @@ class Track:
         part = self._part(item, what, index)
         about: dict[str, object] = {"item_id": item.id, "output_index": item.index, index_key(spoken.place): index}
         if what == "output_text" and event.value.get("logprobs") is None:
-            about["logprobs"] = []
+            about["logprobs"] = [] if step == "delta" else [*part.logprobs]
         if step == "delta":
             if part.text_done:
                 raise Broken("more of a text that it had ended")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serve.relay.items import Item, Part, emptied, fields, is_object, objects
+from serve.relay.items import Item, Part, emptied, fields, is_object, objects, with_lists
+from tests.e2e.responses_client import Json
 
 
 def call(*pieces: str, written: str | None = None, done: str | None = None) -> Item:
@@ -86,6 +87,33 @@ def test_a_part_is_ended_by_the_events_of_its_kind_once(name: str, family: str, 
     assert item.part_endings(part) == []
     half = Part(name, family, 2, {}, ["x"], text_done=True)
     assert [one["type"] for one in item.part_endings(half)] == [f"response.{texts[1]}"]
+
+
+def test_a_text_has_the_lists_that_its_deltas_said() -> None:
+    said = Part("output_text", "content_part", 0, {}, ["x"], [{"token": "x"}], [{"type": "note"}])
+    lists = {"logprobs": [{"token": "x"}], "annotations": [{"type": "note"}]}
+    none: Json = {"logprobs": [], "annotations": []}
+    odd: list[Json] = [{}, {"logprobs": None}, {"logprobs": None, "annotations": None}, {"annotations": {}}]
+    for given in odd:
+        text: Json = {"type": "output_text", "text": "x", **given}
+        assert with_lists(text, said) == {**text, **lists}
+        assert with_lists(text, None) == {**text, **none}
+    own: Json = {"type": "output_text", "text": "x", **none}
+    assert with_lists(own, said) is own
+    other = {"type": "refusal", "refusal": "x"}
+    assert with_lists(other, said) is other
+
+
+def test_an_item_gets_the_lists_of_its_texts_and_stays_itself_where_it_has_them() -> None:
+    item = Item("m", 0, "message", {"id": "m", "type": "message"})
+    item.parts["content", 1] = Part("output_text", "content_part", 1, {}, ["x"], [{"token": "x"}])
+    parts: list[object] = [{"type": "refusal", "refusal": "No"}, {"type": "output_text", "text": "x"}, 7]
+    told = {"type": "message", "content": parts, "odd": None}
+    right = {"type": "output_text", "text": "x", "annotations": [], "logprobs": [{"token": "x"}]}
+    assert item.with_lists(told) == {**told, "content": [parts[0], right, 7]}
+    sames: list[Json] = [{"content": [right]}, {"content": [7]}, {"content": []}, {"content": None}, {}]
+    for same in sames:
+        assert item.with_lists(same) is same
 
 
 def test_an_item_begins_without_what_it_says() -> None:
