@@ -6,7 +6,7 @@ It does not know any engine, HTTP or the wire form of an error.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -60,21 +60,47 @@ class Inflow:
     The engine sets `source`, the descriptor to wait for (None: there is none, read on as ever), and `drained`: the last
     event was the last one that is there. While the reader has set `outside`, the engine does not wait for bytes: it
     gives a `Tick` where none are there. The reader adds to `waited_s` the seconds that it waited instead.
+
+    `shortcut` (None: there is none) may be called in place of reading the next event, while `outside` and `drained`. It
+    does not wait, and gives bytes for the client where what came says nothing that anybody else has to know: they are
+    counted, and no event tells them. Else it gives b"", and what came is in the next events.
     """
 
     source: int | None = None
     drained: bool = False
     outside: bool = False
     waited_s: float = 0.0
+    shortcut: Callable[[], bytes] | None = None
+
+
+class Interruption(Protocol):
+    """Where tokens of ours go into an answer while it is made, once at most: the engine drops what it made after that
+    point and goes on from there, in the place that it has. It belongs to one answer and remembers what it was told.
+
+    The tokens come out as if the engine had made them, and count as the answer's: they take room of `max_tokens` and of
+    the context. Where they leave no room for one more, they do not go in.
+    """
+
+    @property
+    def within(self) -> int:
+        """They go in after so many tokens at the latest, or never."""
+        ...
+
+    def after(self, token: int) -> Sequence[int]:
+        """Called once after each token, in order, until it gives some: what goes in there, or nothing. It must not
+        block, and is called on a thread of the engine's."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """A prompt for an engine that speaks token ids. `max_tokens` ≥ 1; `sampling` has the pipe protocol's key names."""
+    """A prompt for an engine that speaks token ids. `max_tokens` ≥ 1; `sampling` has the pipe protocol's key names. One
+    with an `interruption` can be run once."""
 
     ids: Sequence[int]
     max_tokens: int
     sampling: Mapping[str, SamplingValue] = field(default_factory=dict[str, SamplingValue])
+    interruption: Interruption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +111,7 @@ class ChatRequest:
     `form` is what the client gets: "pieces" of an answer that is written anew, or the upstream's own chat "stream" or
     "whole" body, as they are where nothing is wrong with them. `pieces`: whether what passes is wanted as pieces, too;
     `id`: the id that it is to have (None: the upstream's own). An engine that can tells `inflow` what it waits for.
+    `thinking_budget`: the most tokens of thinking, where the client's API says that in a way that chat has no word for.
     """
 
     body: Mapping[str, object]
@@ -93,6 +120,7 @@ class ChatRequest:
     pieces: bool = False
     id: str | None = None
     inflow: Inflow | None = None
+    thinking_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ and who turns it into HTTP is `serve.outcomes`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -54,14 +54,30 @@ class FailKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Timings:
+    """What an engine's own clock says of one answer: `prompt_tokens` were read in `prompt_ms` milliseconds, besides the
+    `cached_tokens` that needed no reading; the `answer_tokens` were made in `answer_ms`. `drafted` tokens were guessed
+    ahead, `drafts_accepted` of them rightly."""
+
+    prompt_tokens: int
+    prompt_ms: float
+    answer_tokens: int
+    answer_ms: float
+    cached_tokens: int = 0
+    drafted: int = 0
+    drafts_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of one request. `completion_tokens` includes `reasoning_tokens`; `prompt_tokens` includes
-    `cached_tokens`."""
+    `cached_tokens`. `timings` are there where the engine told its clock; they are no part of what makes two equal."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    timings: Timings | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

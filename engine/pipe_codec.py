@@ -80,6 +80,24 @@ class Done:
     finish: str
     extra: tuple[str, ...] = ()
 
+    @property
+    def drafts_accepted(self) -> int:
+        return self._count(0)
+
+    @property
+    def drafts_offered(self) -> int:
+        return self._count(1)
+
+    @property
+    def reused(self) -> int:
+        """The tokens of the prompt that were in the cache."""
+        return self._count(2)
+
+    def _count(self, at: int) -> int:
+        """One of the words after the finish; 0 where the engine does not say it."""
+        word = self.extra[at] if at < len(self.extra) else ""
+        return int(word) if word.isascii() and word.isdigit() else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Err:

@@ -78,6 +78,10 @@ class Conversation:
         """The front's ERR, held back for a moment: a DONE that follows makes it fatal."""
         self.settling = False
         """A request just ended; the next command waits a moment, so that lines that should not come are seen."""
+        self.again: deque[Answer] = deque()
+        """Interrupted answers whose second part waits for its turn, before all others. A slot stays theirs."""
+        self.cut: Answer | None = None
+        """An answer that was just interrupted: it is to be stopped."""
         self._parallel = parallel
         self._admission: Done | None = None
         self._slots: dict[int, Answer] = {}
@@ -85,26 +89,37 @@ class Conversation:
 
     # --- what may be done ----------------------------------------------------------------------------
 
+    def open(self) -> bool:
+        """Whether a command may be written now, for a request that has its place."""
+        return self.ready and not self.over and self.front is None and not self.settling
+
     def free(self) -> bool:
         """Whether a command for another request may be written now."""
-        if not self.ready or self.over or self.front is not None or self.settling:
-            return False
-        return not self.batch or bool(self._free)
+        return self.open() and not self.again and (not self.batch or bool(self._free))
 
     def begin(self, answer: Answer) -> bytes:
         """The request gets its turn; the command to write."""
         self.begun = True
         self.front = answer
-        if not self.batch:
-            return answer.prompt.gen()
-        answer.slot = self._free.popleft()  # the one that is free for longest
-        return answer.prompt.bgen(answer.slot)
+        if not answer.again:
+            slot = self._free.popleft() if self.batch else None  # the one that is free for longest
+            answer.begin(slot, self.max_context, can_stop=self.can_stop or self.batch)
+        return answer.prompt.gen() if answer.slot is None else answer.prompt.bgen(answer.slot)
+
+    def forget(self, answer: Answer) -> bool:
+        """Whether it waited for its second part; it does no more, and its place is free."""
+        if answer not in self.again:
+            return False
+        self.again.remove(answer)
+        self._free_slot(answer)
+        return True
 
     def running(self) -> Iterator[Answer]:
         """Every request that the engine has."""
         if self.front is not None:
             yield self.front
         yield from self._slots.values()
+        yield from self.again
 
     def stoppable(self, answer: Answer) -> bool:
         """Whether a STOP now would reach this request and nothing else."""
@@ -125,6 +140,7 @@ class Conversation:
         self.over = True
         self.front = None
         self._slots = {}
+        self.again.clear()
         return found
 
     # --- lines ---------------------------------------------------------------------------------------
@@ -135,9 +151,9 @@ class Conversation:
             self._after_err(line)
         match line:
             case TokenLine():
-                _token(self._front_for("a token"), line.id)
+                self._token(self._front_for("a token"), line.id)
             case SlotToken():
-                _token(self._slot_for(line.slot, "a token"), line.id)
+                self._token(self._slot_for(line.slot, "a token"), line.id)
             case Info() | Ready() | PromptProgress() | Reused():
                 return self._facts(line)
             case Done():
@@ -166,8 +182,16 @@ class Conversation:
                 self._read_on(line)
             case Reused():
                 if self.front is not None:
-                    self.front.cached = line.tokens
+                    self.front.reused(line.tokens)
         return False
+
+    def _token(self, answer: Answer, token: int) -> None:
+        was_cut = answer.cut
+        answer.token(token)
+        if answer.cut is not was_cut:
+            self.cut = answer
+        if answer.generated > answer.prompt.max_new + OVERRUN_TOKENS:
+            raise _broke(f"it goes on after the {answer.prompt.max_new} tokens it was asked for")
 
     def _front_for(self, what: str) -> Answer:
         if self.front is None or self._admission is not None:
@@ -225,20 +249,34 @@ class Conversation:
         if self.batch:
             self._admission = line  # BADM says whether it goes on
             return
+        answer.time(line, line.decode_ms)
         self.front = None
         self.settling = True
-        _end(answer, line.finish)
+        self._over(answer, line.finish)
+
+    def _over(self, answer: Answer, finish: str) -> None:
+        """The engine is done with what it was asked; perhaps there is more to ask, in the same place."""
+        if answer.goes_on(finish):
+            answer.go_on()
+            self.again.append(answer)
+            return
+        self._free_slot(answer)
+        _end(answer, finish)
+
+    def _free_slot(self, answer: Answer) -> None:
+        if answer.slot is not None:
+            self._free.append(answer.slot)
 
     def _admitted(self, line: Admitted) -> None:
         answer, done = self.front, self._admission
         if answer is None or done is None or answer.slot != line.slot:
             raise _broke(f"BADM came for slot {line.slot}, which is not being admitted")
         self.front = self._admission = None
+        answer.time(done, 0.0 if line.goes_on else done.decode_ms)  # BDONE counts the first token, too
         if line.goes_on:
             self._slots[line.slot] = answer
-            return
-        self._free.append(line.slot)
-        _end(answer, done.finish)
+        else:
+            self._over(answer, done.finish)
 
     def _slot_done(self, line: SlotDone) -> None:
         answer = self._slot_for(line.slot, "BDONE")
@@ -251,9 +289,9 @@ class Conversation:
             "decode_ms": line.ms,
             "finish": line.finish,
         }
+        answer.time(None, line.ms)
         del self._slots[line.slot]
-        self._free.append(line.slot)
-        _end(answer, line.finish)
+        self._over(answer, line.finish)
 
     def _check(self, answer: Answer, generated: int, finish: str, word: str) -> None:
         if generated != answer.generated:
@@ -274,7 +312,7 @@ class Conversation:
             raise Broken(FailKind.DIED, f"the engine said: {_cut(line.text)}; it does not say for which request")
         if running and running[0].slot is not None:
             del self._slots[running[0].slot]
-            self._free.append(running[0].slot)
+            self._free_slot(running[0])
             _refuse(running[0], line)
 
     def _after_err(self, line: Line) -> None:
@@ -294,15 +332,8 @@ class Conversation:
             return
         self.front = self._admission = None
         self.settling = True
-        if answer.slot is not None:
-            self._free.append(answer.slot)
+        self._free_slot(answer)
         _refuse(answer, held)
-
-
-def _token(answer: Answer, token: int) -> None:
-    answer.token(token)
-    if answer.generated > answer.prompt.max_new + OVERRUN_TOKENS:
-        raise _broke(f"it goes on after the {answer.prompt.max_new} tokens it was asked for")
 
 
 def _end(answer: Answer, finish: str) -> None:
@@ -310,7 +341,7 @@ def _end(answer: Answer, finish: str) -> None:
     if answer.left or answer.cancel.is_set():
         answer.end(Cancelled(answer.cancel.by, answer.usage()))
     elif finish in ("stop", "length"):
-        answer.end(Finished("stop" if finish == "stop" else "length", answer.usage()))
+        answer.end(Finished("stop" if finish == "stop" else "length", answer.timed_usage()))
     else:
         answer.fail(FailKind.CUT, "the engine cancelled the answer although nobody asked for it")
 
@@ -318,7 +349,7 @@ def _end(answer: Answer, finish: str) -> None:
 def _refuse(answer: Answer, err: Err) -> None:
     answer.heard = True
     text = f"the engine said: {_cut(err.text)}" if err.text else "the engine refused the request without a reason"
-    if answer.generated:
+    if answer.made:
         answer.fail(FailKind.ERR, text)
     else:
         answer.fail(FailKind.CONTEXT if err.context else FailKind.REFUSED, text)

@@ -186,7 +186,7 @@ class PipeEngine:
         except ValueError as error:
             yield Failed(FailKind.REFUSED, str(error))
             return
-        answer = Answer(prompt, cancel, threading.Condition(self._lock))
+        answer = Answer(prompt, cancel, threading.Condition(self._lock), request.interruption)
         try:
             with self._lock:
                 self._waiting.append(answer)
@@ -216,7 +216,8 @@ class PipeEngine:
         """Blocks up to `TICK_S`: for its turn, for the end of the write, or for the cause of a death."""
         with self._lock:
             self._give_turns()
-            waits = answer.ending is None and (answer.sending is None or answer.sending.failed)
+            unsent = answer.sending is None or answer.sending.failed
+            waits = answer.ending is None and not answer.heard and unsent
             if waits:
                 answer.changed.wait(TICK_S)
             sending = answer.sending
@@ -272,8 +273,10 @@ class PipeEngine:
             answer.leave()
             if answer in self._waiting:
                 self._waiting.remove(answer)
-                return
-            self._send_stop(answer)
+            elif self._talk.forget(answer):
+                self._give_turns()
+            else:
+                self._send_stop(answer)
 
     def _send_stop(self, answer: Answer) -> None:
         talk = self._talk
@@ -295,12 +298,22 @@ class PipeEngine:
         talk = self._talk
         if talk.settling and time.monotonic() >= self._free_at_s:
             talk.settling = False
+        while talk.again and talk.open():
+            answer = talk.again[0]
+            if answer.cancel.is_set():  # its consumer will see, and may be slow to
+                talk.forget(answer)
+                answer.end(Cancelled(answer.cancel.by, answer.usage()))
+            else:
+                self._give_turn(talk.again.popleft())
         while self._waiting and talk.free():
             answer = self._waiting.popleft()
             if answer.cancel.is_set() or answer.ending is not None:
                 continue  # its consumer will see
-            answer.sending = self._supervisor.send(talk.life, talk.begin(answer), self._silence_s)
-            answer.changed.notify_all()
+            self._give_turn(answer)
+
+    def _give_turn(self, answer: Answer) -> None:
+        answer.sending = self._supervisor.send(self._talk.life, self._talk.begin(answer), self._silence_s)
+        answer.changed.notify_all()
 
     def _on_watch(self, life: int) -> float | None:
         """Do what is due; say in how many seconds something will be."""
@@ -318,7 +331,7 @@ class PipeEngine:
                 return None
             if talk.held_err is not None:
                 due_s.append(self._err_until_s)
-            if talk.settling and self._waiting:
+            if talk.settling and (self._waiting or talk.again):
                 due_s.append(self._free_at_s)
             return min(due_s) - now_s if due_s else None
 
@@ -380,6 +393,9 @@ class PipeEngine:
             except Broken as broken:
                 self._break(broken.kind, str(broken))
                 return False
+            if talk.cut is not None:
+                self._send_stop(talk.cut)
+                talk.cut = None
             if not isinstance(line, TokenLine | SlotToken):
                 self._after(talk, line, settled and talk.settling, talk.held_err is not held)
         if ready:
@@ -394,10 +410,10 @@ class PipeEngine:
             self._err_until_s = self._last_line_s + ERR_SETTLE_S
         if isinstance(line, Admitted) and line.goes_on:
             for answer in talk.running():
-                if answer.left and answer.slot == line.slot:
+                if (answer.left or answer.cut) and answer.slot == line.slot:
                     self._send_stop(answer)
         self._give_turns()
-        if (ended and self._waiting) or held:
+        if (ended and (self._waiting or talk.again)) or held:
             self._supervisor.poke(talk.life)
 
     def _on_death(self, life: int, death: Death) -> None:
