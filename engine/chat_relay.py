@@ -36,7 +36,7 @@ from engine.events import (
 )
 from engine.passage import Passage, learn
 from engine.sse_codec import SseComment, SseEvent, SseItem
-from engine.token_counts import TokenCounts, usage_json
+from engine.token_counts import AnswerCounts, usage_json
 from engine.upstream_errors import Problem, problem_in, without_odd_values
 
 Json = Mapping[str, object]
@@ -76,10 +76,12 @@ class ChatRelay:
         self.done_seen = False
         """Whether the end marker came and nothing is wrong so far; see `ChatReader`."""
         self._plan = plan
-        self._counts = TokenCounts()
+        self._counts = AnswerCounts(plan.choices)
         names = [who] + [f"{who} (choice {index})" for index in range(1, plan.choices)]
-        self._readers = [ChatReader(new_call_id, name, self._counts) for name in names]
-        self._repair = ChunkRepair(plan.fallback, self._readers, named_call=plan.named_call, tools=plan.tools)
+        self._readers = [ChatReader(new_call_id, name, self._counts.of(index)) for index, name in enumerate(names)]
+        self._repair = ChunkRepair(
+            plan.fallback, self._readers, named_call=plan.named_call, tools=plan.tools, counts=self._counts
+        )
         self._blocks = EventBlocks()
         self._body = ChatBody() if plan.form == "whole" else None
         self._passage: Passage | None = None
@@ -213,8 +215,11 @@ class ChatRelay:
         made: dict[int, list[Event]] = {}
         rest = chunk
         self._unheard.difference_update(index for index, _ in choices)
+        if len(self._readers) > 1:
+            self._counts.read(chunk, choices)
+            rest = {name: value for name, value in chunk.items() if name not in ("usage", "timings")}
         if choices and (len(choices) > 1 or choices[0][0] != 0):
-            rest = {**chunk, "choices": [choice for index, choice in choices if index == 0]}
+            rest = {**rest, "choices": [choice for index, choice in choices if index == 0]}
         for index, reader in enumerate(self._readers):
             if index == 0:
                 read = reader.chunk(rest)
@@ -301,7 +306,7 @@ class ChatRelay:
                 self._pass(said, right, b"", made, events)
         else:
             self._counts.read(chunk)
-        self._take([replace(cast("Failed", self._readers[0].fail_by(problem)[0]), usage=self.usage)], events)
+        self._take(self._readers[0].fail_by(problem), events)
 
     # --- the end -------------------------------------------------------------------------------------
 
@@ -390,11 +395,11 @@ class ChatRelay:
         terminals = [cast("Finished | Failed", reader.terminal) for reader in self._heard()]
         failed = next((terminal for terminal in terminals if isinstance(terminal, Failed)), None)
         if failed is not None:
-            self._end(replace(failed, usage=self.usage), events)
+            self._end(failed, events)
             return
         finished = cast("Finished", terminals[0])
         reason = "tool_calls" if self._repair.ends_in_calls(0) else finished.reason
-        self._end(replace(finished, reason=reason, usage=self.usage, raw=self._raw()), events)
+        self._end(replace(finished, reason=reason, raw=self._raw()), events)
 
     def _raw(self) -> bytes:
         if self._body is not None:
@@ -419,7 +424,7 @@ class ChatRelay:
                 events.append(event)
 
     def _end(self, terminal: Terminal, events: list[Event]) -> None:
-        events.append(self._set(terminal))
+        events.append(self._set(replace(terminal, usage=self.usage)))
 
     def _set(self, terminal: Terminal) -> Terminal:
         self.terminal = terminal

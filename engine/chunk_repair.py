@@ -15,6 +15,7 @@ from typing import cast
 
 from engine.chat_reader import ChatReader, ChunkBroken, index_of
 from engine.events import Event, Reasoning, Text
+from engine.token_counts import AnswerCounts
 from engine.tool_deltas import Call, Entry
 
 Json = Mapping[str, object]
@@ -73,8 +74,8 @@ def choices_of(chunk: Json) -> Choices:
 
 class ChunkRepair:
     """The chunks of one stream, in order, each after its reader (one a choice) has read it. `named_call`: the request
-    names the tool to call, and then `stop` is right after a call. `tools`: the names of those that it declares. Not
-    thread-safe."""
+    names the tool to call, and then `stop` is right after a call. `tools`: the names of those that it declares.
+    `counts` has read the numbers of a chunk, too (None: it has one choice). Not thread-safe."""
 
     def __init__(
         self,
@@ -83,10 +84,12 @@ class ChunkRepair:
         *,
         named_call: bool = False,
         tools: Collection[str] = (),
+        counts: AnswerCounts | None = None,
     ) -> None:
         self._fallback = fallback
         self._readers = readers
         self._named_call = named_call
+        self._counts = counts
         self._whole_names = _whole_names(tools)
         self._id: str | None = fallback.id if fallback.forced else None
         self._choices = [_Choice() for _ in readers]
@@ -183,8 +186,13 @@ class ChunkRepair:
             changes["created"] = int(created) if isinstance(created, float) else self.head["created"]
         if not isinstance(chunk.get("model"), str) or not chunk["model"]:
             changes["model"] = self.head["model"]
-        if chunk.get("usage") == {}:
+        usage = chunk.get("usage")
+        if usage == {}:
             changes["usage"] = None  # Zed takes it for the last word
+        elif self._counts is not None and isinstance(usage, Mapping):
+            whole = self._counts.together(cast("Json", usage))
+            if whole != usage:
+                changes["usage"] = whole
         return changes
 
     def _choice(self, index: int, choice: Json, events: Sequence[Event]) -> Json | None:

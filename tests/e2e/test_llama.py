@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.e2e.client import Connection, ask, chat
-from tests.e2e.grammar import check_chat_stream
+from tests.e2e.grammar import check_chat_stream, check_choices
 from tests.e2e.server import ServerProcess, wait_for
 
 pytestmark = pytest.mark.llama
@@ -60,6 +60,19 @@ def test_stream_and_body_agree_on_text_reason_and_usage(client: openai.OpenAI, s
     assert ending.usage is not None
     assert whole.usage is not None
     assert ending.usage["completion_tokens"] == whole.usage.completion_tokens
+
+
+def test_several_answers_are_choices_and_all_are_counted_once(server: ServerProcess) -> None:
+    body = chat(content="Count to ten.", max_tokens=6, temperature=0, n=2, stream_options={"include_usage": True})
+    endings = check_choices(ask(server.port, body), 2)
+    assert [ending.finish_reason for ending in endings] == ["length", "length"]
+    whole = ask(server.port, {**body, "stream": False, "stream_options": None}).json
+    assert [choice["finish_reason"] for choice in whole["choices"]] == ["length", "length"]
+    for usage in (endings[0].usage, whole["usage"]):
+        assert usage is not None
+        assert usage["completion_tokens"] == 12
+        assert usage["total_tokens"] == usage["prompt_tokens"] + 12
+        assert 20 < usage["prompt_tokens"] < 50, "the prompt is that of both"
 
 
 def test_a_json_schema_is_kept_to(server: ServerProcess) -> None:
