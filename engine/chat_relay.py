@@ -16,7 +16,7 @@ from typing import Literal, cast
 
 from engine.chat_body import ChatBody, json_bytes
 from engine.chat_reader import DONE, ChatReader, ChunkBroken, is_idle, object_of
-from engine.chunk_repair import Choices, ChunkRepair, Identity, choices_of
+from engine.chunk_repair import Choices, ChunkRepair, Identity, choices_of, parted
 from engine.event_blocks import EventBlocks
 from engine.events import (
     Event,
@@ -195,7 +195,7 @@ class ChatRelay:
             return
         indexes = [index for index, _ in choices]
         if len(set(indexes)) < len(indexes):  # more than one delta for a choice: one after the other
-            for part in _parted(chunk, choices):
+            for part in parted(chunk, choices):
                 if self.terminal is None:
                     self._chunk(part, b"", False, events)
             return
@@ -438,12 +438,6 @@ def _ends(choices: Choices) -> bool:
 def _plain_event(text: str) -> bytes:
     """One event with this data, which has no half surrogates; a line end in it is no more than a space to JSON."""
     return b"data: " + text.replace("\n", " ").encode("utf-8") + b"\n\n"
-
-
-def _parted(chunk: Json, choices: Choices) -> list[Json]:
-    """A chunk for each of its choices; the counts are in the last one."""
-    parts = [{**chunk, "choices": [{**choice, "index": index}], "usage": None} for index, choice in choices]
-    return [*parts[:-1], {**parts[-1], "usage": chunk.get("usage")}]
 
 
 def _learnt(raw: bytes, chunk: Json) -> Passage | None:

@@ -72,6 +72,12 @@ def choices_of(chunk: Json) -> Choices:
     return found
 
 
+def parted(chunk: Json, choices: Choices) -> list[Json]:
+    """A chunk for each of its choices; the counts are in the last one."""
+    parts = [{**chunk, "choices": [{**choice, "index": index}], "usage": None} for index, choice in choices]
+    return [*parts[:-1], {**parts[-1], "usage": chunk.get("usage")}]
+
+
 class ChunkRepair:
     """The chunks of one stream, in order, each after its reader (one a choice) has read it. `named_call`: the request
     names the tool to call, and then `stop` is right after a call. `tools`: the names of those that it declares.
