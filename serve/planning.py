@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from engine.api import (
@@ -24,7 +25,8 @@ from serve.parse.completion_fields import DEFAULT_MAX_TOKENS
 from serve.parse.fields import SAMPLING_KEYS, tool_name
 from serve.request import BadRequest, CompletionsRequest, GenerateRequest, Json, Prompt
 from serve.structured import FormatError, StructuredCheck, structured_check
-from serve.template import ChatTemplate, encode_prompt, forced_call
+from serve.template import ChatTemplate, encode_prompt, forced_call, thinking_end
+from serve.thinking import ThinkingBudget
 from serve.tokenizer import Tokenizer
 
 NO_LIMIT_TOKENS = 2**31 - 1
@@ -91,7 +93,8 @@ class Planner:
             self._check_continued(request)
             pieces = check is not None or request.store
             inflow = None if pieces else request.inflow  # what may take long has a thread of its own
-            chat = ChatRequest(request.body, request.headers, request.form, pieces, request.id, inflow)
+            budget = request.thinking_budget
+            chat = ChatRequest(request.body, request.headers, request.form, pieces, request.id, inflow, budget)
             return Plan(chat, check, None, 0, _is_forced(request))
         if request.choices > 1:
             raise BadRequest(f"n: {request.choices} is not supported by this engine; send 1 or leave it out", "n")
@@ -102,7 +105,19 @@ class Planner:
         ids, thinking, tools, prefill = self._encoded(request)
         max_new = self._room(len(ids), request.max_tokens or 0, request.at_most)
         one_call = request.body.get("parallel_tool_calls") is False
-        return self.token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check, prefill, one_call)
+        plan = self.token_plan(ids, thinking, tools, max_new, request.sampling, request.stop, check, prefill, one_call)
+        return self._with_budget(plan, request.thinking_budget) if thinking else plan
+
+    def _with_budget(self, plan: Plan, budget: int | None) -> Plan:
+        """The plan of an answer that thinks, with `budget` tokens at most (None: any number)."""
+        if budget is None:
+            return plan
+        assert self._tokenizer is not None
+        assert self._template is not None
+        assert isinstance(plan.request, TokenRequest)
+        closing = self._tokenizer.encode(thinking_end(self._template), parse_special=True)
+        interruption = ThinkingBudget(self._tokenizer, budget, closing, self._tokenizer.end_ids)
+        return replace(plan, request=replace(plan.request, interruption=interruption))
 
     # --- completions ---------------------------------------------------------------------------------
 
@@ -163,8 +178,13 @@ class Planner:
         prefill = self._prefill(request)
         thinking = request.thinking and not prefill and not request.continued
         kwargs = {**request.template_kwargs, "enable_thinking": thinking}
-        ids = self._ids(list(request.messages), list(tools), kwargs, prefill, request.continued)
-        return ids, thinking, tools, prefill
+        render = partial(self._ids, list(request.messages), list(tools), prefill=prefill, continued=request.continued)
+        if thinking and request.effort is not None:
+            try:
+                return render({"reasoning_effort": request.effort, **kwargs}), thinking, tools, prefill
+            except BadRequest:
+                pass  # a template that does not know the level: it is a wish, and agents send it with every request
+        return render(kwargs), thinking, tools, prefill
 
     def _prefill(self, request: GenerateRequest) -> str:
         """How an answer that must be a tool call begins: the model is put into the middle of one."""

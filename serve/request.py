@@ -43,7 +43,8 @@ class GenerateRequest:
     in chat completions, for errors. `choices`: how many answers; `form`, `headers`, `id` and `inflow`: see
     `engine.api.ChatRequest`. `store`: the answer is to be kept, with `metadata`. `at_most`: where less room than
     `max_tokens` is left, the answer ends with the room. `continued`: the text of the assistant that the answer goes
-    on from; it is not in `messages`, but the last message of `body`."""
+    on from; it is not in `messages`, but the last message of `body`. `effort`: how hard the model is to think, for its
+    template; `thinking_budget`: with how many tokens at most (at least 1)."""
 
     body: Mapping[str, object]
     messages: tuple[Json, ...]
@@ -70,6 +71,8 @@ class GenerateRequest:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     at_most: bool = False
     continued: str = ""
+    effort: str | None = None
+    thinking_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

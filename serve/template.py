@@ -22,6 +22,9 @@ DEFAULT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 RESERVED = frozenset({"add_generation_prompt", "messages", "raise_exception", "self", "strftime_now", "tools"})
 """Template variables that a request cannot set."""
 
+DEFAULT_THINKING_END = "\n</think>\n\n"
+"""Source: the chat templates of Qwen3 and of DeepSeek-R1's distillations (2026-11)."""
+
 _PLACEHOLDERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # Unicode's noncharacters for a program's own use
 # what a template can raise when it meets values that it was not written for
 _TEMPLATE_FAULTS = (
@@ -108,6 +111,19 @@ def forced_call(template: ChatTemplate, name: str | None) -> str:
     if "<function=" in template.source:
         return f"<tool_call>\n<function={name}>\n"
     return f'<tool_call>\n{{"name": "{name}", "arguments": '
+
+
+def thinking_end(template: ChatTemplate) -> str:
+    """How the template ends the thinking of a turn that it shows, line breaks included: that is what its model was
+    taught to write. A template that shows none ends it as most do."""
+    thought, said = _PLACEHOLDERS[:2]
+    turn = {"role": "assistant", "reasoning_content": thought, "content": said}
+    try:
+        text = template.render([{"role": "user", "content": "?"}, turn], add_generation_prompt=False)
+    except ValueError:
+        return DEFAULT_THINKING_END
+    end = text.partition(thought)[2].partition(said)[0]
+    return end if end.strip() == "</think>" else DEFAULT_THINKING_END
 
 
 def _marked(value: object, starts: re.Pattern[str] | None, mark: str) -> object:

@@ -10,14 +10,14 @@ from msgspec import Meta, Struct
 
 from serve.parse.body import convert
 from serve.parse.fields import (
-    SamplingFields,
+    ThinkingFields,
     check_count,
     check_function,
     check_metadata,
     parsed_arguments,
     sampling_values,
     stop_strings,
-    thinks,
+    thinking_of,
     tool_name,
 )
 from serve.request import BadRequest, GenerateRequest, Json
@@ -33,7 +33,7 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class ChatBody(SamplingFields, kw_only=True):
+class ChatBody(ThinkingFields, kw_only=True):
     """The fields that mean something to every engine; all others are passed on to engines that speak chat."""
 
     messages: list[Json]
@@ -75,6 +75,7 @@ def parse_chat(body: Json) -> GenerateRequest:
     messages = tuple(_message(value, f"messages[{i}]") for i, value in enumerate(fields.messages))
     tools = _tools(fields.tools or [])
     metadata = _metadata(fields)
+    thinking = thinking_of(fields, fields.reasoning_effort)
     return GenerateRequest(
         # what is kept is kept here, not by an upstream as well
         body={name: value for name, value in body.items() if name not in KEEPING} if fields.store else body,
@@ -85,7 +86,7 @@ def parse_chat(body: Json) -> GenerateRequest:
         max_tokens=_max_tokens(fields),
         stop=stop_strings(fields.stop),
         sampling=sampling_values(fields),
-        thinking=thinks(fields, fields.reasoning_effort),
+        thinking=thinking.on,
         template_kwargs=fields.chat_template_kwargs or {},
         response_format=fields.response_format,
         logprobs=bool(fields.logprobs),
@@ -96,6 +97,8 @@ def parse_chat(body: Json) -> GenerateRequest:
         form="stream" if fields.stream else "whole",
         store=bool(fields.store),
         metadata=metadata,
+        effort=thinking.effort,
+        thinking_budget=thinking.budget,
     )
 
 

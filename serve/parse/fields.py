@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, cast
 
 from msgspec import Meta, Struct
@@ -78,15 +79,48 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     return stops
 
 
-def thinks(fields: SamplingFields, effort: str | None) -> bool:
-    """Whether the model is to think: on, unless the template's own switch or the effort turns it off.
+# --- thinking ----------------------------------------------------------------------------------------
+
+MAX_BUDGET = 2**31 - 1
+_Budget = Annotated[int, Meta(ge=-1, le=MAX_BUDGET)]
+
+
+class ThinkingFields(SamplingFields, kw_only=True):
+    """The names for the most tokens of thinking that local servers have; -1 is no limit, 0 no thinking.
+
+    Source: Strata and llama.cpp (build 11549 takes the first two, -1 included), vLLM (the last one, docs
+    features/reasoning_outputs), 2026-11.
+    """
+
+    reasoning_budget_tokens: _Budget | None = None
+    thinking_budget_tokens: _Budget | None = None
+    thinking_token_budget: _Budget | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """What a request says of the thinking: whether there is to be any, how hard it is to be (for the template), and how
+    many tokens it may have (None: any number)."""
+
+    on: bool
+    effort: str | None = None
+    budget: int | None = None
+
+
+def thinking_of(fields: ThinkingFields, effort: str | None, budget: int | None = None) -> Thinking:
+    """On, unless the template's own switch, the effort "none" or a budget of 0 turns it off. `budget` is what the API
+    itself has a field for, and comes first.
 
     Raises: BadRequest: the switch is no boolean.
     """
     asked = (fields.chat_template_kwargs or {}).get("enable_thinking")
     if asked is not None and not isinstance(asked, bool):
         raise BadRequest("chat_template_kwargs.enable_thinking: expected bool", "chat_template_kwargs.enable_thinking")
-    return effort != "none" if asked is None else asked
+    names = (fields.reasoning_budget_tokens, fields.thinking_budget_tokens, fields.thinking_token_budget)
+    most = next((value for value in (budget, *names) if value is not None), -1)
+    if most == 0 or not (effort != "none" if asked is None else asked):
+        return Thinking(False)
+    return Thinking(True, None if effort == "none" else effort, None if most < 0 else most)
 
 
 # --- functions ---------------------------------------------------------------------------------------

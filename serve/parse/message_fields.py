@@ -11,7 +11,7 @@ from typing import Annotated, cast
 from msgspec import Meta
 
 from serve.parse.body import convert
-from serve.parse.fields import SamplingFields
+from serve.parse.fields import MAX_BUDGET, ThinkingFields
 from serve.request import BadRequest, Json
 
 SUPPORTED = frozenset(
@@ -26,6 +26,7 @@ SUPPORTED = frozenset(
         "stream",
         "system",
         "temperature",
+        "thinking.budget_tokens",
         "thinking.type",
         "tool_choice",
         "tools",
@@ -50,7 +51,6 @@ NO_EFFECT: Mapping[str, str] = {
     "output_config.task_budget": "",
     "service_tier": "there is one",
     "speed": "there is one",
-    "thinking.budget_tokens": "the model ends its thinking itself",
     "thinking.display": "the thinking is sent",
     "user_profile_id": "",
     "workspace_id": "",
@@ -86,7 +86,7 @@ _IN_OBJECTS = {"output_config", "thinking"}
 OWN = {name for name in (*SUPPORTED, *NO_EFFECT) if "." not in name} | {*REFUSED, *MOVED} | _IN_OBJECTS
 
 
-class MessagesBody(SamplingFields, kw_only=True):
+class MessagesBody(ThinkingFields, kw_only=True):
     """The fields that are read. Those without effect are checked for their type only."""
 
     messages: list[Json] | None = None
@@ -129,10 +129,19 @@ def thinking_type(thinking: Json | None) -> str | None:
     if kind not in THINKING:
         shown = "required" if kind is None else f"{repr(kind)[:80]} is not one of {', '.join(THINKING)}"
         raise BadRequest(f"thinking.type: {shown}", "thinking.type")
-    budget = thinking.get("budget_tokens")
-    if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 0):
-        raise BadRequest("thinking.budget_tokens: expected a whole number of tokens", "thinking.budget_tokens")
     return cast("str", kind)
+
+
+def budget_of(thinking: Json | None) -> int | None:
+    """`thinking.budget_tokens`. Anthropic takes 1024 up to `max_tokens`; a small model is well served by less, and more
+    is no mistake either: the answer ends at `max_tokens` in any case."""
+    budget = (thinking or {}).get("budget_tokens")
+    if budget is None:
+        return None
+    if not isinstance(budget, int) or isinstance(budget, bool) or not 0 <= budget <= MAX_BUDGET:
+        name = "thinking.budget_tokens"
+        raise BadRequest(f"{name}: {repr(budget)[:80]} is not a whole number from 0 to {MAX_BUDGET}", name)
+    return budget
 
 
 def effort_of(config: Json | None) -> str | None:

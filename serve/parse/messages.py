@@ -6,11 +6,12 @@ Knows no engine: what an engine cannot do is refused by the service, which knows
 
 from __future__ import annotations
 
-from serve.parse.fields import sampling_values, stop_strings, thinks
+from serve.parse.fields import sampling_values, stop_strings, thinking_of
 from serve.parse.message_blocks import IMAGE, check_messages, check_system, first_image
 from serve.parse.message_fields import (
     OWN,
     MessagesBody,
+    budget_of,
     check_body,
     check_max_tokens,
     effort_of,
@@ -47,6 +48,7 @@ def _request(body: Json, fields: MessagesBody, max_tokens: int | None) -> Genera
     effort = effort_of(fields.output_config)
     if thinking_type(fields.thinking) == "disabled":
         effort = NO_THINKING
+    thinking = thinking_of(fields, effort, budget_of(fields.thinking))
     response_format, format_name = format_of(fields)
     messages, continued = _conversation(fields)
     kwargs = fields.chat_template_kwargs or {}
@@ -78,7 +80,7 @@ def _request(body: Json, fields: MessagesBody, max_tokens: int | None) -> Genera
         max_tokens=max_tokens,
         stop=_stops(fields),
         sampling=sampling_values(fields),
-        thinking=thinks(fields, effort),
+        thinking=thinking.on,
         template_kwargs=kwargs,
         response_format=response_format,
         logprobs=False,
@@ -88,6 +90,8 @@ def _request(body: Json, fields: MessagesBody, max_tokens: int | None) -> Genera
         names={"response_format": format_name, "response_format.json_schema": format_name},
         at_most=True,
         continued=continued,
+        effort=thinking.effort,
+        thinking_budget=thinking.budget,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from serve.parse.fields import SamplingFields
+from serve.parse.fields import ThinkingFields
 from serve.request import BadRequest, Json
 
 SUPPORTED = frozenset(
@@ -112,7 +112,7 @@ class ReasoningField(Struct):
     generate_summary: str | None = None
 
 
-class ResponsesBody(SamplingFields, kw_only=True):
+class ResponsesBody(ThinkingFields, kw_only=True):
     """The fields that are read. Those without effect are checked for their type only."""
 
     input: str | list[Json] | None = None

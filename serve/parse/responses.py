@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from serve.parse.body import convert
-from serve.parse.fields import check_metadata, sampling_values, stop_strings, thinks
+from serve.parse.fields import check_metadata, sampling_values, stop_strings, thinking_of
 from serve.parse.items import IMAGE_PART, check_items, is_whole, kind_of, with_ids
 from serve.parse.response_fields import (
     LOGPROBS,
@@ -202,6 +202,7 @@ def _echo(fields: ResponsesBody, tools: Sequence[Json]) -> Mapping[str, object]:
 
 def _draft(body: Json, fields: ResponsesBody, effort: str | None, logprobs: bool) -> GenerateRequest:
     response_format = _response_format(fields.text)
+    thinking = thinking_of(fields, effort)
     ours: Json = {
         "model": fields.model,
         "max_tokens": fields.max_output_tokens,
@@ -223,7 +224,7 @@ def _draft(body: Json, fields: ResponsesBody, effort: str | None, logprobs: bool
         max_tokens=fields.max_output_tokens,
         stop=stop_strings(fields.stop),
         sampling=sampling_values(fields),
-        thinking=thinks(fields, effort),
+        thinking=thinking.on,
         template_kwargs=fields.chat_template_kwargs or {},
         response_format=response_format,
         logprobs=logprobs,
@@ -236,6 +237,8 @@ def _draft(body: Json, fields: ResponsesBody, effort: str | None, logprobs: bool
             "response_format.json_schema": "text.format",
             "logprobs": "include" if LOGPROBS in (fields.include or ()) else "top_logprobs",
         },
+        effort=thinking.effort,
+        thinking_budget=thinking.budget,
     )
 
 

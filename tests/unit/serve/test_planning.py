@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from engine.api import ChatRequest, Engine, EngineInfo, EngineRefused, TokenRequest
+from serve.parse.chat import parse_chat
 from serve.parse.messages import parse_messages
 from serve.planning import Planner
 from serve.request import BadRequest, GenerateRequest
@@ -105,3 +107,74 @@ def test_only_llama_cpp_goes_on_from_the_assistants_message_among_those_that_spe
     for ask in (planner(Counting()).plan, planner(Counting()).count_tokens):
         with pytest.raises(BadRequest, match="end with a user's"):
             ask(request)
+
+
+# --- thinking ----------------------------------------------------------------------------------------
+
+
+def chat(**fields: Any) -> GenerateRequest:
+    return parse_chat({"messages": [{"role": "user", "content": "hi"}], **fields})
+
+
+def test_a_budget_is_kept_by_engines_that_speak_tokens() -> None:
+    limit = tokens(Facts(), chat(reasoning_budget_tokens=2)).interruption
+    assert limit is not None
+    assert limit.after(104) == ()
+    assert bytes(limit.after(109)) == b"\n</think>\n\n"
+    assert tokens(Facts(), chat()).interruption is None
+    assert tokens(Facts(), chat(reasoning_budget_tokens=-1)).interruption is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reasoning_budget_tokens": 0},
+        {"reasoning_budget_tokens": 5, "reasoning_effort": "none"},
+        {
+            "reasoning_budget_tokens": 5,
+            "tools": [{"type": "function", "function": {"name": "add"}}],
+            "tool_choice": "required",
+        },
+    ],
+    ids=["a budget of 0", "no effort", "a call that is forced"],
+)
+def test_an_answer_that_does_not_think_has_no_budget(fields: dict[str, Any]) -> None:
+    plan = planner(Facts()).plan(chat(**fields))
+    assert plan.parse is not None
+    assert plan.parse.thinking is False
+    assert isinstance(plan.request, TokenRequest)
+    assert plan.request.interruption is None
+    assert bytes(token for token in plan.request.ids if token < 256).count(b"\n</think>\n\n") == 1
+
+
+def test_an_engine_that_speaks_chat_is_told_the_budget() -> None:
+    plan = planner(Facts("chat", "upstream")).plan(message(thinking={"type": "enabled", "budget_tokens": 5}))
+    assert isinstance(plan.request, ChatRequest)
+    assert plan.request.thinking_budget == 5
+    assert "thinking" not in plan.request.body
+
+
+EFFORTS = """{%- if reasoning_effort is defined and reasoning_effort not in ["low", "high"] -%}
+{{ raise_exception("no such effort") }}{%- endif -%}
+{%- for m in messages -%}{{ m.content }}{%- endfor -%}<{{ reasoning_effort }}>"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        ({"reasoning_effort": "low"}, "<low>"),
+        ({"reasoning_effort": "xhigh"}, "<>"),  # the template does not know it
+        ({"reasoning_effort": "none"}, "<>"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}, "<high>"),
+        ({}, "<>"),
+    ],
+)
+def test_the_template_is_told_the_effort(tmp_path: Path, fields: dict[str, Any], end: str) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text(EFFORTS, encoding="utf-8")
+    own = Planner(cast("Engine", Facts()), ByteTokenizer(), ChatTemplate(file), {})
+    made = own.plan(chat(**fields)).request
+    assert isinstance(made, TokenRequest)
+    assert bytes(made.ids).decode() == "hi" + end
+    with pytest.raises(BadRequest, match="no such effort"):
+        own.plan(chat(chat_template_kwargs={"reasoning_effort": "xhigh"}))

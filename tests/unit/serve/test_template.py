@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serve.template import DEFAULT_TEMPLATE, ChatTemplate, encode_prompt, forced_call
+from serve.template import DEFAULT_TEMPLATE, ChatTemplate, encode_prompt, forced_call, thinking_end
 from serve.tokenizer import ByteTokenizer
 
 Message = dict[str, object]
@@ -328,3 +328,33 @@ def test_prefill_is_the_end_of_the_prompt() -> None:
     messages = [{"role": "user", "content": "hi"}]
     plain = encode_prompt(ChatTemplate(), ByteTokenizer(), messages)
     assert encode_prompt(ChatTemplate(), ByteTokenizer(), messages, prefill="<tool_call>") == [*plain, *b"<tool_call>"]
+
+
+# --- the end of the thinking -------------------------------------------------------------------------
+
+QWEN3 = """{%- for message in messages %}
+{%- if message.role == "assistant" %}
+{{- '<|im_start|>assistant\\n<think>\\n' + message.reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}
+{{- message.content.lstrip('\\n') + '<|im_end|>\\n' }}
+{%- else %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "end"),
+    [
+        (DEFAULT_TEMPLATE.read_text(encoding="utf-8"), "\n</think>\n\n"),
+        (QWEN3, "\n</think>\n\n"),
+        ("{% for m in messages %}<think>{{ m.reasoning_content }}</think>{{ m.content }}{% endfor %}", "</think>"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "\n</think>\n\n"),  # earlier thinking is not shown
+        ("{% for m in messages %}{{ m.reasoning_content }}[/THINK]{{ m.content }}{% endfor %}", "\n</think>\n\n"),
+        ("{{ raise_exception('no') }}", "\n</think>\n\n"),
+    ],
+    ids=["ours", "qwen3", "without line breaks", "not shown", "another tag", "refuses"],
+)
+def test_the_thinking_ends_as_the_template_writes_it(tmp_path: Path, source: str, end: str) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text(source, encoding="utf-8")
+    assert thinking_end(ChatTemplate(file)) == end

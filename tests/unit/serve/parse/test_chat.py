@@ -206,6 +206,49 @@ def test_thinking_is_on_unless_turned_off(fields: dict[str, Any], thinking: bool
     assert parse_chat({"messages": [USER], **fields}).thinking is thinking
 
 
+BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens", "thinking_token_budget")
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_budget_of_thinking_has_three_names(name: str) -> None:
+    made = parse_chat({"messages": [USER], name: 7})
+    assert (made.thinking, made.thinking_budget, made.body[name]) == (True, 7, 7)
+    assert parse_chat({"messages": [USER], name: -1}).thinking_budget is None
+    assert parse_chat({"messages": [USER], name: None}).thinking_budget is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "thinking", "effort", "budget"),
+    [
+        ({"reasoning_budget_tokens": 0}, False, None, None),
+        ({"reasoning_budget_tokens": 0, "chat_template_kwargs": {"enable_thinking": True}}, False, None, None),
+        ({"reasoning_budget_tokens": 9, "reasoning_effort": "none"}, False, None, None),
+        ({"reasoning_budget_tokens": 9, "chat_template_kwargs": {"enable_thinking": False}}, False, None, None),
+        ({"reasoning_budget_tokens": 9, "reasoning_effort": "low"}, True, "low", 9),
+        ({"reasoning_budget_tokens": -1, "thinking_token_budget": 9}, True, None, None),
+        ({"reasoning_effort": "xhigh"}, True, "xhigh", None),
+    ],
+)
+def test_effort_and_budget_together(
+    fields: dict[str, Any], thinking: bool, effort: str | None, budget: int | None
+) -> None:
+    made = parse_chat({"messages": [USER], **fields})
+    assert (made.thinking, made.effort, made.thinking_budget) == (thinking, effort, budget)
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [(-2, ">= -1"), (2**31, "<= 2147483647"), (2.5, "got float"), ("7", "got str"), (True, "got bool"), ([], "got")],
+)
+def test_a_budget_that_is_no_count_is_refused(name: str, value: object, says: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        parse_chat({"messages": [USER], name: value})
+    assert raised.value.param == name
+    assert raised.value.message.startswith(f"{name}: ")
+    assert says in raised.value.message
+
+
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
