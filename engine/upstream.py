@@ -30,6 +30,7 @@ from engine.api import (
 from engine.events import Cancelled, EngineEvent, Event, Failed, FailKind, Tick
 from engine.http_client import Connections, Head, HttpError, exchange, origin_of
 from engine.prompt_count import LLAMA, Ask, count_prompt
+from engine.thinking_budget import with_budget
 from engine.upstream_call import Call, CallPlan, call_body, call_headers, completion_body, native_body
 from engine.upstream_errors import problem_of_body
 
@@ -183,6 +184,7 @@ class UpstreamEngine:
         elif isinstance(request, CompletionRequest):
             body = completion_body(self._plan, request, self._model)
         else:
+            request = replace(request, body=with_budget(request.body, self._owner, request.thinking_budget))
             body = call_body(self._plan, request, self._model)
         headers = call_headers(self._plan, request.headers)
         while not self._slots.acquire(timeout=TICK_S):

@@ -46,9 +46,10 @@ def _request(body: Json, fields: MessagesBody, max_tokens: int | None) -> Genera
     choice, chat_choice = choose(fields.tool_choice, tools, silent)
     one_call = one_call_at_most(fields.tool_choice)
     effort = effort_of(fields.output_config)
-    if thinking_type(fields.thinking) == "disabled":
+    budget = budget_of(fields.thinking)
+    if thinking_type(fields.thinking) == "disabled" or budget == 0:
         effort = NO_THINKING
-    thinking = thinking_of(fields, effort, budget_of(fields.thinking))
+    thinking = thinking_of(fields, effort, budget)
     response_format, format_name = format_of(fields)
     messages, continued = _conversation(fields)
     kwargs = fields.chat_template_kwargs or {}

@@ -97,9 +97,21 @@ def test_thinking_is_on_unless_it_is_disabled() -> None:
         made = parse_messages(body(thinking={"type": kind, "budget_tokens": 1024}))
         assert made.thinking
         assert "reasoning_effort" not in made.body
-    off = parse_messages(body(thinking={"type": "disabled"}, output_config={"effort": "high"}))
-    assert not off.thinking
-    assert off.body["reasoning_effort"] == "none"
+        assert made.thinking_budget == 1024
+    for turned_off in ({"type": "disabled", "budget_tokens": 1024}, {"type": "enabled", "budget_tokens": 0}):
+        off = parse_messages(body(thinking=turned_off, output_config={"effort": "high"}))
+        assert (off.thinking, off.effort, off.thinking_budget) == (False, None, None)
+        assert off.body["reasoning_effort"] == "none"
+
+
+def test_a_budget_may_be_small_and_larger_than_the_limit_and_is_its_own_fields_first() -> None:
+    for budget in (1, 1023, 1_000_000):
+        assert parse_messages(body(thinking={"type": "enabled", "budget_tokens": budget})).thinking_budget == budget
+    both = body(thinking={"type": "enabled", "budget_tokens": 5}, reasoning_budget_tokens=9)
+    assert parse_messages(both).thinking_budget == 5
+    assert parse_messages(body(reasoning_budget_tokens=9)).thinking_budget == 9
+    made = parse_messages(body(output_config={"effort": "high"}))
+    assert (made.effort, made.thinking_budget) == ("high", None)
 
 
 def test_a_count_needs_no_limit() -> None:
@@ -149,6 +161,10 @@ def test_what_is_refused_is_named_with_its_remedy(name: str) -> None:
         ({"thinking": {"budget_tokens": 5}}, "thinking.type"),
         ({"thinking": {"type": "some"}}, "thinking.type"),
         ({"thinking": {"type": "enabled", "budget_tokens": "5"}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2.5}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2**31}}, "thinking.budget_tokens"),
+        ({"reasoning_budget_tokens": -2}, "reasoning_budget_tokens"),
         ({"output_config": {"effort": "huge"}}, "output_config.effort"),
         ({"output_config": {"format": "json"}}, "output_config.format"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format.type"),
