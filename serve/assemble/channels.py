@@ -6,9 +6,10 @@ The rules:
 
 - A `<tool_call>` of a declared tool is a call, streamed from its name on. One of an undeclared tool is text once it
   is whole; text that only mentions `<tool_call>` is text at once.
+- A call that breaks before its tool is known is held to its closing tag and then shown as text; the answer goes on.
 - Inside the reasoning a `<tool_call>` is held, because only the end tells what it was: `</think>` makes it reasoning,
   the model's own end of its turn makes whole calls of declared tools calls. `</think>` always ends the reasoning.
-- A call that is open or broken at the model's own end is a fault. One that was cut (the token limit, a failure) is
+- A call that broke, or is open at the model's own end, is a fault. One that was cut (the token limit, a failure) is
   left open; with no name yet it is dropped at the token limit, and given as text before a failure.
 
 It knows no tokens, no stop strings and no endings but these three kinds.
@@ -42,7 +43,15 @@ class _State(Enum):
     ANSWER = "in the answer"
     HEAD = "after <tool_call>"
     CALL = "in a call"
-    BROKEN = "after a broken call: all that follows belongs to it"
+    BROKEN = "after a broken call: what follows belongs to it"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A call that came up to here is not whole, so the model's own end of this answer is no success. `message` says
+    which one and why."""
+
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,7 @@ class _HeldCall:
 
 
 _CALL_TAGS = frozenset(Kind) - {Kind.TEXT, Kind.THINK, Kind.END_THINK}
+_END_CALL = frozenset({Kind.END_CALL})
 
 
 def _text_tags(*, thinking: bool, tools: bool) -> dict[_State, frozenset[Kind]]:
@@ -85,9 +95,9 @@ class Channels:
         self._live = False  # the call that is read is certain and streamed
         self._index = -1
         self._held: list[str | _HeldCall] = []  # reasoning from the first whole call on
-        self._fault: str | None = None
+        self._fault: str | None = None  # told at the end, unless the reasoning ends: then it was only a thought
         self._settled = False
-        self._out: list[Piece] = []
+        self._out: list[Piece | Fault] = []
 
     @property
     def in_reasoning(self) -> bool:
@@ -96,29 +106,34 @@ class Channels:
             return self._thinking
         return (self._home if self._state in (_State.HEAD, _State.CALL) else self._state) is _State.REASONING
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[Piece | Fault]:
         """Read the next piece of text."""
         self._lexer.feed(text)
         while (lexeme := self._lexer.next(self._tags())) is not None:
             self._read(lexeme)
         return self._taken()
 
-    def finish(self, ending: Ending) -> tuple[list[Piece], str | None]:
+    def finish(self, ending: Ending) -> list[Piece | Fault]:
         """The answer ended: everything held, and the fault in its calls if the model ended it itself."""
         partial = self._lexer.flush()
         self._settled = ending == "stop"
-        if self._state not in (_State.HEAD, _State.CALL, _State.BROKEN) and partial:
+        if self._state is _State.HEAD and partial and not _may_be_function(partial):
+            self._not_a_call([Lexeme(Kind.TEXT, partial)])
+            partial = ""
+        elif self._state not in (_State.HEAD, _State.CALL) and partial:
             self._read(Lexeme(Kind.TEXT, partial))
             partial = ""
         while self._state in (_State.HEAD, _State.CALL):
             self._finish_call(ending, partial)
             partial = ""
         if self._state is _State.BROKEN:
-            self._finish_broken(ending, partial)
+            self._finish_broken(ending)
         self._finish_held(ending)
-        return self._taken(), self._fault if ending == "stop" else None
+        if ending == "stop" and self._fault is not None:
+            self._out.append(Fault(self._fault))
+        return self._taken()
 
-    def _taken(self) -> list[Piece]:
+    def _taken(self) -> list[Piece | Fault]:
         out, self._out = self._out, []
         return _joined(out)
 
@@ -128,6 +143,8 @@ class Channels:
         """The tags that mean something now."""
         if self._state in (_State.HEAD, _State.CALL):
             return _CALL_TAGS if self._home is _State.ANSWER else _CALL_TAGS | {Kind.END_THINK}
+        if self._state is _State.BROKEN and not self._live:
+            return _END_CALL
         return self._text_tags[self._state]
 
     def _read(self, lexeme: Lexeme) -> None:
@@ -141,7 +158,7 @@ class Channels:
             case _State.CALL:
                 self._read_call(lexeme)
             case _State.BROKEN:
-                self._say_broken(lexeme.raw)
+                self._read_broken(lexeme)
 
     def _read_all(self, lexemes: Iterable[Lexeme]) -> None:
         for lexeme in lexemes:
@@ -222,7 +239,7 @@ class Channels:
     def _not_a_call(self, rest: Iterable[Lexeme]) -> None:
         self._state = self._home
         self._say("".join(self._raw))
-        self._raw = []
+        self._leave_call()
         self._read_all(rest)
 
     def _read_call(self, lexeme: Lexeme) -> None:
@@ -287,12 +304,11 @@ class Channels:
 
     def _call_broken(self) -> None:
         reader = self._must_read()
-        if self._home is _State.ANSWER and reader.name is None and reader.plausible:
-            self._state = _State.BROKEN  # its fault is told at the end, with all of its text
-            return
+        nameless = self._home is _State.ANSWER and reader.name is None and reader.plausible
         if reader.name in self._tools:
             self._fault = self._fault or self._fault_of(reader.fault)
-        if self._live:
+        if self._live or nameless:
+            self._raw = [] if self._live else [self._raw_of_call()]
             self._state = _State.BROKEN
         else:
             raw = self._raw_of_call()
@@ -310,11 +326,15 @@ class Channels:
         self._raw = []
         self._reader = None
 
-    def _say_broken(self, text: str) -> None:
+    def _read_broken(self, lexeme: Lexeme) -> None:
         if self._live:
-            self._say_arguments(text)
-        else:
-            self._raw.append(text)
+            self._say_arguments(lexeme.raw)
+            return
+        self._raw.append(lexeme.raw)
+        if lexeme.kind is Kind.END_CALL:
+            fault = Fault(self._fault_of(self._must_read().fault))
+            self._not_a_call([])
+            self._out.append(fault)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -327,8 +347,8 @@ class Channels:
             outcome = reader.finish(partial, stopped=ending == "stop")
             self._go_live()
             self._stream_arguments()
-            if outcome is Outcome.CLOSED:
-                self._call_closed()
+            if outcome is not Outcome.OPEN:
+                self._settle(outcome)
                 return
         name = reader.name if reader is not None else None
         declared = name in self._tools
@@ -341,8 +361,7 @@ class Channels:
             self._say("".join(self._raw))
         self._leave_call()
 
-    def _finish_broken(self, ending: Ending, partial: str) -> None:
-        self._say_broken(partial)
+    def _finish_broken(self, ending: Ending) -> None:
         if self._live:
             return
         self._fault = self._fault or self._fault_of(self._must_read().fault)
@@ -372,18 +391,23 @@ class Channels:
                 self._end_call()
 
 
-def _joined(pieces: list[Piece]) -> list[Piece]:
+def _may_be_function(partial: str) -> bool:
+    """Whether what came after a <tool_call> may be a <function=NAME>."""
+    return Kind.FUNCTION.value.startswith(partial) or partial.startswith(Kind.FUNCTION.value)
+
+
+def _joined(pieces: list[Piece | Fault]) -> list[Piece | Fault]:
     """The pieces with neighbours of one channel as one."""
     if len(pieces) < 2:
         return pieces
     return [piece for channel, run in groupby(pieces, _channel) for piece in _as_one(channel, list(run))]
 
 
-def _channel(piece: Piece) -> tuple[type[Piece], int]:
+def _channel(piece: Piece | Fault) -> tuple[type[Piece | Fault], int]:
     return type(piece), piece.index if isinstance(piece, ToolCallStart | ToolCallArgs | ToolCallEnd) else -1
 
 
-def _as_one(channel: tuple[type[Piece], int], run: list[Piece]) -> list[Piece]:
+def _as_one(channel: tuple[type[Piece | Fault], int], run: list[Piece | Fault]) -> list[Piece | Fault]:
     kind, index = channel
     text = "".join(piece.text for piece in run if isinstance(piece, Text | Reasoning | ToolCallArgs))
     if kind is Text:

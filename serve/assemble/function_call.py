@@ -36,6 +36,15 @@ class _State(Enum):
     TAIL = "in text after a closed call, or still in the value"
 
 
+_NEXT_TAGS: dict[_State, tuple[Kind, ...]] = {
+    _State.BODY: (Kind.PARAMETER, Kind.END_FUNCTION),
+    _State.EMPTY: (Kind.END_CALL,),
+    _State.AFTER_PARAMETER: (Kind.PARAMETER, Kind.END_FUNCTION),
+    _State.AFTER_FUNCTION: (Kind.END_CALL,),
+}
+"""Where only a tag may follow: which ones."""
+
+
 class FunctionCall:
     """A `CallReader`, made from the `<function=NAME>` lexeme. `settled`: the whole turn is known and has no unpaired
     `</parameter>` later on, so rule 4 needs no holding."""
@@ -79,11 +88,12 @@ class FunctionCall:
     def finish(self, partial: str, *, stopped: bool) -> Outcome:
         """The answer ended. A call that rule 4 holds is closed only by the model's own end (`stopped`): an answer
         that was cut there may have been cut inside the value."""
-        if partial and self._state is _State.AFTER_CALL and not stopped and Kind.CALL.value.startswith(partial):
+        next_is_cut = self._state is _State.AFTER_CALL and not self._inner and Kind.CALL.value.startswith(partial)
+        if partial and next_is_cut and not stopped:
             self._held.append(Lexeme(Kind.TEXT, partial))  # a next call was cut: this one is over
             return self._close(with_tail=True)
-        if partial and (self._inner or self._state in (_State.VALUE, _State.AFTER_CALL, _State.TAIL)):
-            self.feed(Lexeme(Kind.TEXT, partial))
+        if partial and not self._is_framing(partial) and self.feed(Lexeme(Kind.TEXT, partial)) is Outcome.BROKEN:
+            return Outcome.BROKEN
         if self._state is _State.AFTER_CALL and (stopped or not self._inner):
             return self._close(with_tail=False)
         if self._state is _State.TAIL and stopped:
@@ -95,6 +105,11 @@ class FunctionCall:
             self._literal()
             self._out.append(self._value.cut())
         return Outcome.OPEN
+
+    def _is_framing(self, partial: str) -> bool:
+        """Whether the beginning of a tag is that of one which belongs here, and not the beginning of text."""
+        tags = () if self._inner else _NEXT_TAGS.get(self._state, ())
+        return any(tag.value.startswith(partial) or partial.startswith(tag.value) for tag in tags)
 
     # --- outside a value -----------------------------------------------------------------------------------------
 

@@ -48,10 +48,10 @@ class JsonCall:
         return text
 
     def finish(self, partial: str, *, stopped: bool) -> Outcome:
-        """The answer ended: a call without its closing tag stays open."""
-        if self._value is not None and partial:
-            self.feed(Lexeme(Kind.TEXT, partial))
-        return Outcome.OPEN
+        """The answer ended: a call without its closing tag stays open; half of that tag is framing."""
+        if not partial or (self._expects == "end" and Kind.END_CALL.value.startswith(partial)):
+            return Outcome.OPEN
+        return self.feed(Lexeme(Kind.TEXT, partial))
 
     def _after(self, lexeme: Lexeme) -> Outcome:
         if lexeme.kind is Kind.END_CALL:

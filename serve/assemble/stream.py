@@ -6,11 +6,10 @@ which its reader wraps around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from engine.api import EngineError
 from engine.events import (
     Cancelled,
     EngineEvent,
@@ -26,7 +25,7 @@ from engine.events import (
     ToolCallEnd,
     Usage,
 )
-from serve.assemble.channels import Channels, Ending
+from serve.assemble.channels import Channels, Ending, Fault
 from serve.assemble.config import ParseConfig
 from serve.assemble.detokenizer import Detokenizer
 from serve.assemble.stops import StopFinder
@@ -57,8 +56,8 @@ def assemble(
 
     - a stop string, the first whole call where there is to be no other, or a token after an end token, closes the
       source and gives `Finished`;
-    - the model's own end with whole tool calls gives `Finished("tool_calls")`, with an open or broken one
-      `Failed(TOOL_CALL)`;
+    - such an end, or the model's own, gives `Finished("tool_calls")` where there are whole tool calls, and
+      `Failed(TOOL_CALL)` after one that is open or broken;
     - a token that the tokenizer does not have closes the source and gives `Failed(PROTOCOL)`.
 
     Text that was held comes before every terminal. A source that ends without one ends this too, one that raises
@@ -67,8 +66,8 @@ def assemble(
     answer = _Answer(tokenizer, config, new_call_id, prompt_tokens)
     try:
         yield from _events(source, answer)
-    except (EngineError, ValueError):
-        yield from answer.finish("failed")[0]
+    except Exception:
+        yield from answer.finish("failed")
         raise
     finally:
         _close(source)
@@ -97,7 +96,7 @@ def _events(source: Iterator[EngineEvent], answer: _Answer) -> Iterator[Event]:
                 return
             case _:
                 yield event
-    yield from answer.finish("failed")[0]
+    yield from answer.finish("failed")
 
 
 class _Answer:
@@ -114,6 +113,7 @@ class _Answer:
         self._ended = False  # the model's end token came
         self._usage = Usage(prompt_tokens=prompt_tokens)
         self._calls = 0  # whole tool calls passed on
+        self._fault: str | None = None  # of a call that came before this and is not whole
         self._one_call = config.one_call
         self._tokens = 0
         self._reasoning_tokens = 0
@@ -144,40 +144,47 @@ class _Answer:
         yield from pieces
         yield last
 
-    def finish(self, ending: Ending) -> tuple[list[Piece], str | None]:
-        """What was held, and the fault in the answer's tool calls."""
-        pieces = self._channels.feed(self._detokenizer.flush())
-        last, fault = self._channels.finish(ending)
+    def finish(self, ending: Ending) -> list[Piece]:
+        """What was held."""
+        made: Iterable[Piece | Fault] = self._channels.feed(self._detokenizer.flush()) + self._channels.finish(ending)
         if self._begun_for_it and not self._tokens:  # the model added nothing to what the prompt began
-            return [], fault
-        pieces = self._stopped(pieces + last)
+            made = [piece for piece in made if isinstance(piece, Fault)]
+        pieces = self._stopped(made)
         held = self._stops.flush()
-        return [*pieces, Text(held)] if held else pieces, fault
+        return [*pieces, Text(held)] if held else pieces
 
     def _over(self, terminal: Terminal) -> tuple[list[Piece], Terminal]:
-        pieces, fault = self.finish(_ending(terminal))
+        pieces = self.finish(_ending(terminal))
         if self._is_enough() and isinstance(terminal, Finished):
             return pieces, self._found()
         usage = self._counted(terminal.usage)
-        if fault is not None:
-            return pieces, Failed(FailKind.TOOL_CALL, fault, usage)
+        if _ending(terminal) == "stop" and self._fault is not None:
+            return pieces, Failed(FailKind.TOOL_CALL, self._fault, usage)
         if isinstance(terminal, Finished) and terminal.reason == "stop" and self._calls:
             return pieces, replace(terminal, reason="tool_calls", usage=usage)
         return pieces, replace(terminal, usage=usage)
 
-    def _found(self) -> Finished:
-        reason = "tool_calls" if self._calls else "stop"
-        return Finished(reason, self._counted(None), self._stops.found)
+    def _found(self) -> Finished | Failed:
+        """The end that a stop string or the last call makes."""
+        usage = self._counted(None)
+        if self._fault is not None:
+            return Failed(FailKind.TOOL_CALL, self._fault, usage)
+        return Finished("tool_calls" if self._calls else "stop", usage, self._stops.found)
 
     def _is_enough(self) -> bool:
         return self._stops.found is not None or (self._one_call and self._calls > 0)
 
-    def _stopped(self, pieces: list[Piece]) -> list[Piece]:
+    def _stopped(self, made: Iterable[Piece | Fault]) -> list[Piece]:
         """The pieces up to a stop string in the answer's text, or up to the last call that there is to be."""
         out: list[Piece] = []
-        for piece in pieces:
+        for piece in made:
             if self._is_enough():
                 break
+            if isinstance(piece, Fault):
+                self._fault = self._fault or piece.message
+                continue
+            if not isinstance(piece, Text):  # what the prompt began is a call, or was none
+                self._unsaid = ""
             said = self._said(piece.text) if isinstance(piece, Text) else ""
             text = self._stops.feed(said) if isinstance(piece, Text) else self._stops.flush()
             if text:

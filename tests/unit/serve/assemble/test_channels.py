@@ -127,8 +127,8 @@ OPEN = {
     "a brace": "<tool_call>\n{",
     "a key": '<tool_call>\n{"na',
     "arguments without a name": '<tool_call>\n{"arguments": {"a": 1}, ',
-    "a JSON object without a name": '<tool_call>\n{"a": 1}\n</tool_call>',
-    "JSON that breaks before the name": '<tool_call>\n{"name" "f"}\n</tool_call>',
+    "JSON without a name, not closed": '<tool_call>\n{"a": 1}\n</tool_c',
+    "JSON that breaks before the name, not closed": '<tool_call>\n{"name" "f"}\nand so on',
 }
 
 
@@ -149,6 +149,53 @@ def test_call_without_a_name_at_the_token_limit_is_no_answer(written: str) -> No
 @pytest.mark.parametrize("terminal", [DIED, GONE], ids=["died", "cancelled"])
 def test_call_without_a_name_is_released_before_a_failure(written: str, terminal: Terminal) -> None:
     check(tell("I look. " + written, TOOLS, terminal), text="I look. " + written, end=terminal)
+
+
+NAMELESS = {
+    "a JSON object without a name": '<tool_call>\n{"a": 1}\n</tool_call>',
+    "JSON that breaks before the name": '<tool_call>\n{"name" "f"}\n</tool_call>',
+    "JSON that breaks at the closing tag": '<tool_call>{"name": </tool_call>',
+    "an empty name": '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+}
+AFTER: dict[str, tuple[str, str, tuple[object, ...]]] = {
+    "nothing": ("", "", ()),
+    "text": (" so I said.", " so I said.", ()),
+    "a mention": ("<tool_call> x", "<tool_call> x", ()),
+    "a whole call": (f"\n{F}", "\n", (F_ARGS,)),
+    "an undeclared call": (UNDECLARED, UNDECLARED, ()),
+}
+
+
+@pytest.mark.parametrize("after, text, calls", AFTER.values(), ids=AFTER)
+@pytest.mark.parametrize("broken", NAMELESS.values(), ids=NAMELESS)
+def test_closed_call_without_a_name_is_shown_as_no_success_and_nothing_after_it_is_lost(
+    broken: str, after: str, text: str, calls: tuple[object, ...]
+) -> None:
+    written, shown = f"I look. {broken}{after}", f"I look. {broken}{text}"
+    for terminal in (LENGTH, DIED, GONE):
+        check(tell(written, TOOLS, terminal), text=shown, calls=calls, end=terminal)
+    said = tell(written, TOOLS)
+    assert (said.text, said.calls) == (shown, calls)
+    assert isinstance(said.terminal, Failed) and said.terminal.kind is FailKind.TOOL_CALL
+    assert repr(broken)[1:-1] in said.terminal.message
+
+
+def test_stop_string_after_a_broken_call_is_no_success_and_one_before_it_is() -> None:
+    broken = '<tool_call>{"name" "f"}</tool_call>'
+    parse = config(tools=["f"], stop=["STOP"])
+    for terminal in (STOP, LENGTH, DIED):
+        said = tell(f"a {broken} b STOP c", parse, terminal)
+        assert said.text == f"a {broken} b "
+        assert isinstance(said.terminal, Failed) and said.terminal.kind is FailKind.TOOL_CALL
+        check(tell(f"a STOP {broken}", parse, terminal), text="a ", end=Finished("stop", stop_sequence="STOP"))
+
+
+@pytest.mark.parametrize("rest", ["</", "</too", "</think", "<tool_c", "<tool_call", "<para", "<parameter=a", "<t"])
+def test_half_a_tag_that_opens_no_call_makes_the_mention_before_it_no_call(rest: str) -> None:
+    for written in (f"<tool_call>{rest}", f"write <tool_call>\n {rest}"):
+        for terminal in (STOP, LENGTH, DIED, GONE):
+            check(tell(written, TOOLS, terminal), text=written, end=terminal)
+            check(tell(written, BOTH, terminal), reasoning=written, end=terminal)
 
 
 def test_undeclared_call_that_is_open_fails_at_the_end_and_is_text_when_cut() -> None:

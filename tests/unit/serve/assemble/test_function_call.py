@@ -159,6 +159,18 @@ CUT = {
     "in an example in a value": (
         "<parameter=a>\n<parameter=b>\n1\n</parameter>\n", '{"a": "<parameter=b>\\n1\\n</parameter>\\n',
     ),
+    "in a tag that is none after a value": (
+        "<parameter=a>\nfoo\n</parameter>\n<func", '{"a": "foo\\n</parameter>\\n<func',
+    ),
+    "in a tag that is none after </function>": (
+        "<parameter=a>\nfoo\n</parameter>\n</function>\n</par", '{"a": "foo\\n</parameter>\\n</function>\\n</par',
+    ),
+    "in a next parameter": ("<parameter=a>\nfoo\n</parameter>\n<parameter=b", '{"a": "foo"'),
+    "in a tag that is none before any parameter": ("<tool_c", "<tool_c"),
+    "in the tag after a whole example in a value": (
+        "<parameter=a>\n" + function_call("g", b="1") + "\n<tool_c",
+        '{"a": "<tool_call>\\n<function=g>\\n<parameter=b>\\n1\\n</parameter>\\n</function>\\n</tool_call>\\n<tool_c',
+    ),
     "in text that may be the value": (
         "<parameter=a>\nfoo\n</parameter>\n</function>\n</tool_call>\nmore",
         '{"a": "foo\\n</parameter>\\n</function>\\n</tool_call>\\nmore',

@@ -102,6 +102,16 @@ def test_call_without_its_closing_tag_stays_open() -> None:
     assert reader.take() == "{}"
 
 
+@pytest.mark.parametrize("text, taken", [('{"name": "f", "arguments": {"a": ', '{"a": '), ('{"name": "f"', "")])
+@pytest.mark.parametrize("partial", ["<tool", "</tool_", "<"])
+def test_half_a_tag_where_none_belongs_breaks_the_call_and_is_kept(text: str, taken: str, partial: str) -> None:
+    reader = JsonCall()
+    reader.feed(Lexeme(Kind.TEXT, text))
+    assert reader.finish(partial, stopped=False) is Outcome.BROKEN
+    assert reader.take() == taken
+    assert reader.rest == [Lexeme(Kind.TEXT, partial)]
+
+
 def test_partial_tag_at_the_end_is_part_of_a_string() -> None:
     reader = JsonCall()
     reader.feed(Lexeme(Kind.TEXT, '{"name": "f", "arguments": {"a": "x'))

@@ -27,6 +27,14 @@ def test_the_first_whole_call_is_the_last_word(size: int | None) -> None:
         assert source.read == len(f"Sure.{F}\n<tool_call>")  # only then it is certain that the first one is over
 
 
+def test_a_broken_call_before_it_makes_the_last_word_no_success() -> None:
+    pieces = cut(f'<tool_call>{{"name" 1}}</tool_call>{F}<tool_call>', 1)
+    made = list(assemble(Source([Token(i) for i in range(len(pieces))]), PieceTokenizer(pieces), ONE, lambda: "call"))
+    assert made[-2] == ToolCallEnd(0)
+    assert isinstance(made[-1], Failed)
+    assert made[-1].kind is FailKind.TOOL_CALL
+
+
 def test_without_a_whole_call_the_answer_ends_as_it_ends() -> None:
     pieces = cut(f"Sure.{F}"[:-20], 1)
     tokens = [Token(i) for i in range(len(pieces))]

@@ -52,6 +52,13 @@ def test_the_rest_of_a_forced_call_makes_it_whole_and_counts_alone(prefill: str,
     assert events[-1] == Finished("tool_calls", Usage(7, len(text)))
 
 
+@pytest.mark.parametrize("said", ["<b>Done</b>", "<tool_call>\nis a tag", "<", "{", "<tool_call>\n<function=g>\n"])
+def test_text_after_the_forced_call_is_whole_although_it_begins_as_the_prompt_did(said: str) -> None:
+    call = '{"name": "f", "arguments": {"a": "1"}}\n</tool_call>'
+    events = answer(ANY, f"{call}{said}", Finished("length"))
+    assert "".join(event.text for event in events if isinstance(event, Text)) == said
+
+
 @pytest.mark.parametrize("prefill", [NAMED, JSON_NAMED, ANY])
 def test_an_engine_that_fails_before_its_first_token_made_nothing(prefill: str) -> None:
     failed = Failed(FailKind.DIED, "gone")

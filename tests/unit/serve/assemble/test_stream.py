@@ -205,7 +205,7 @@ def test_source_without_a_terminal_gives_none_but_its_held_text() -> None:
     assert run(iter([Token(0)]), [b"a <tool"], TOOLS) == [Text("a "), Text("<tool")]
 
 
-@pytest.mark.parametrize("error", [EngineDied("gone"), ValueError("ERR")])
+@pytest.mark.parametrize("error", [EngineDied("gone"), ValueError("ERR"), OSError("disk"), KeyError("ours")])
 def test_source_that_raises_gives_its_held_text_first(error: Exception) -> None:
     def source() -> Iterator[EngineEvent]:
         yield Token(0)
