@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import cast
 
 from engine.events import (
@@ -27,6 +28,7 @@ from engine.events import (
     Reasoning,
     Terminal,
     Text,
+    Timings,
     UpstreamError,
     Usage,
 )
@@ -81,6 +83,7 @@ class ChatReader:
         self.done_seen = False
         """Whether the end marker came and nothing is wrong so far."""
         self.calls = ToolCalls(new_call_id)
+        self._timings: object = None
         self._who = who
         self._finish: str | None = None
         self._said = False
@@ -105,7 +108,7 @@ class ChatReader:
     @property
     def usage(self) -> Usage:
         """What was read and made so far."""
-        return self._counts.usage(final=self.finish_seen)
+        return replace(self._counts.usage(final=self.finish_seen), timings=timings_of(self._timings))
 
     def feed(self, data: bytes) -> tuple[list[Event], bool]:
         """Read the next bytes of a stream: its events, and whether something came that is a sign of life: more than
@@ -213,6 +216,7 @@ class ChatReader:
         self, chunk: Mapping[str, object], choice: Mapping[str, object] | None, events: list[Event]
     ) -> None:
         self._counts.read(chunk)
+        self._timings = chunk.get("timings") or self._timings
         progress = _progress(chunk.get("prompt_progress"))
         if progress is not None:
             self._counts.progress(progress)
@@ -409,6 +413,29 @@ def _numbered(message: object) -> object:
         return fields
     entries = enumerate(cast("list[object]", calls))
     return {**fields, "tool_calls": [{**call, "index": i} if isinstance(call, dict) else call for i, call in entries]}  # pyright: ignore[reportUnknownVariableType] - JSON
+
+
+def timings_of(value: object) -> Timings | None:
+    """The clock of a server that tells it in llama.cpp's names; None for anything else."""
+    fields = fields_of(value)
+    prompt_ms, answer_ms = _time(fields.get("prompt_ms")), _time(fields.get("predicted_ms"))
+    if prompt_ms is None or answer_ms is None:
+        return None
+    return Timings(
+        count_of(fields, "prompt_n"),
+        prompt_ms,
+        count_of(fields, "predicted_n"),
+        answer_ms,
+        count_of(fields, "cache_n"),
+        count_of(fields, "draft_n"),
+        count_of(fields, "draft_n_accepted"),
+    )
+
+
+def _time(value: object) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        return None
+    return float(value)
 
 
 def _progress(value: object) -> Progress | None:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TypeAlias
 
-from engine.events import Accepted, Cancelled, Event, Failed, Finished, OfChoice, Text, Usage
+from engine.events import Accepted, Cancelled, Event, Failed, Finished, OfChoice, Text, Timings, Usage
 from serve.verify import verified
 
 Answer: TypeAlias = Callable[[], Generator[Event, None, None]]
@@ -53,11 +53,26 @@ def in_turn(answers: Iterable[Answer], choices: int) -> Generator[Event, None, N
 
 
 def added(total: Usage, more: Usage | None) -> Usage:
-    """The counts of both."""
+    """The counts of both, and what the clock says of both where it tells of both."""
     more = more or Usage()
     return Usage(
         total.prompt_tokens + more.prompt_tokens,
         total.completion_tokens + more.completion_tokens,
         total.cached_tokens + more.cached_tokens,
         total.reasoning_tokens + more.reasoning_tokens,
+        more.timings if total == Usage() else _both(total.timings, more.timings),
+    )
+
+
+def _both(first: Timings | None, second: Timings | None) -> Timings | None:
+    if first is None or second is None:
+        return None
+    return Timings(
+        first.prompt_tokens + second.prompt_tokens,
+        first.prompt_ms + second.prompt_ms,
+        first.answer_tokens + second.answer_tokens,
+        first.answer_ms + second.answer_ms,
+        first.cached_tokens + second.cached_tokens,
+        first.drafted + second.drafted,
+        first.drafts_accepted + second.drafts_accepted,
     )

@@ -24,6 +24,7 @@ from serve.wire import (
     ResponseUsage,
     RunningEventName,
     TerminalEventName,
+    TimingsObject,
     UsageObject,
 )
 
@@ -287,6 +288,32 @@ def usage_object(usage: Usage) -> UsageObject:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+
+
+def timings_object(usage: Usage | None) -> TimingsObject | None:
+    """The engine's clock in llama.cpp's names; None where it told none."""
+    times = None if usage is None else usage.timings
+    if times is None:
+        return None
+    made: TimingsObject = {
+        "cache_n": times.cached_tokens,
+        "prompt_n": times.prompt_tokens,
+        "prompt_ms": times.prompt_ms,
+        "prompt_per_token_ms": _ratio(times.prompt_ms, times.prompt_tokens),
+        "prompt_per_second": _ratio(1000.0 * times.prompt_tokens, times.prompt_ms),
+        "predicted_n": times.answer_tokens,
+        "predicted_ms": times.answer_ms,
+        "predicted_per_token_ms": _ratio(times.answer_ms, times.answer_tokens),
+        "predicted_per_second": _ratio(1000.0 * times.answer_tokens, times.answer_ms),
+    }
+    if times.drafted:
+        made["draft_n"] = times.drafted
+        made["draft_n_accepted"] = times.drafts_accepted
+    return made
+
+
+def _ratio(whole: float, parts: float) -> float | None:
+    return whole / parts if parts > 0 else None
 
 
 def response_usage(usage: Usage) -> ResponseUsage:

@@ -34,7 +34,7 @@ from serve.admission import Admission
 from serve.assemble import assemble
 from serve.choices import in_turn
 from serve.lifecycle import QueueWaitExpired, StructuredOutputError
-from serve.outcomes import record_of
+from serve.outcomes import record_of, timings_object
 from serve.planning import Plan, Planner, sampling_of
 from serve.request import CompletionsRequest, GenerateRequest, Json
 from serve.runs import Runs
@@ -337,6 +337,8 @@ class Service:
                             "completion_tokens": usage.completion_tokens,
                             "prompt_tokens": usage.prompt_tokens,
                             "reasoning_tokens": usage.reasoning_tokens,
+                            "reused": usage.cached_tokens,
+                            "timings": timings_object(usage),
                             "usage": usage,
                         }
                         yield "done", done

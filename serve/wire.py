@@ -38,6 +38,24 @@ class UsageObject(TypedDict):
     completion_tokens_details: CompletionDetails
 
 
+class TimingsObject(TypedDict):
+    """The engine's clock. Source: llama.cpp build 11549 as seen on 2026-11-30: in bodies, and on a stream's last chunk
+    (that of the usage, where there is one). A rate of nothing is null; `draft_n` is there where something was drafted.
+    """
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float | None
+    prompt_per_second: float | None
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float | None
+    predicted_per_second: float | None
+    draft_n: NotRequired[int]
+    draft_n_accepted: NotRequired[int]
+
+
 class FunctionDelta(TypedDict, total=False):
     name: str
     arguments: str
@@ -73,6 +91,7 @@ class ChatChunk(TypedDict):
     model: str
     choices: list[ChunkChoice]
     usage: NotRequired[UsageObject | None]
+    timings: NotRequired[TimingsObject]
     error: NotRequired[ErrorObject]
 
 
@@ -109,6 +128,7 @@ class ChatCompletion(TypedDict):
     model: str
     choices: list[ChatChoice]
     usage: UsageObject | None
+    timings: NotRequired[TimingsObject]
     error: NotRequired[ErrorObject]
 
 
@@ -128,6 +148,7 @@ class CompletionObject(TypedDict):
     model: str
     choices: list[CompletionChoice]
     usage: NotRequired[UsageObject | None]
+    timings: NotRequired[TimingsObject]
     error: NotRequired[ErrorObject]
 
 

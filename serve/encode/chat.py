@@ -181,10 +181,12 @@ class ChatStream:
             return terminal.raw
         head = _head_of(self._held or self._passed, self._head)
         parts = [self._held] if self._begun or self._held else [sse.data(first_chunk(head))]
-        parts.append(sse.data(chunk(head, {}, outcomes.chat_finish_reason(terminal))))
+        told = [chunk(head, {}, outcomes.chat_finish_reason(terminal))]
         if head.include_usage:
-            parts.append(sse.data(usage_chunk(head, outcomes.usage_object(terminal.usage or Usage()))))
-        return b"".join((*parts, sse.DONE))
+            told.append(usage_chunk(head, outcomes.usage_object(terminal.usage or Usage())))
+        if (timings := outcomes.timings_object(terminal.usage)) is not None:
+            told[-1]["timings"] = timings
+        return b"".join((*parts, *map(sse.data, told), sse.DONE))
 
     def _failure(self, error: ErrorObject, usage: Usage | None) -> bytes:
         """What the upstream's own ending said besides is not lost."""
@@ -260,6 +262,8 @@ def completion(head: Head, made: Collected, terminal: Terminal | None) -> ChatCo
     }
     if isinstance(terminal, Failed | Cancelled):
         body["error"] = outcomes.stream_error(terminal)
+    elif (timings := outcomes.timings_object(usage)) is not None:
+        body["timings"] = timings
     return body
 
 

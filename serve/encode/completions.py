@@ -12,7 +12,7 @@ from typing import cast
 
 from engine.events import Cancelled, Event, Failed, Finished, OfChoice, Terminal, Text, Usage
 from serve import outcomes, sse
-from serve.wire import CompletionChoice, CompletionObject, ErrorObject, UsageObject
+from serve.wire import CompletionChoice, CompletionObject, ErrorObject, TimingsObject, UsageObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,24 @@ class CompletionStream:
             return sse.data(chunk(self._head, index, said.text, None, said.logprobs))
         return self._close(index, said) if isinstance(said, Finished) else b""
 
-    def _close(self, index: int, finished: Finished) -> bytes:
+    def _close(self, index: int, finished: Finished, timings: TimingsObject | None = None) -> bytes:
         self._closed.add(index)
-        return sse.data(chunk(self._head, index, "", outcomes.completion_finish_reason(finished)))
+        closing = chunk(self._head, index, "", outcomes.completion_finish_reason(finished))
+        if timings is not None:
+            closing["timings"] = timings
+        return sse.data(closing)
 
     def _ending(self, terminal: Terminal) -> bytes:
         if isinstance(terminal, Failed | Cancelled):
             return self._failure(outcomes.stream_error(terminal), terminal.usage)
-        parts = [self._close(0, terminal)] if 0 not in self._closed else []
+        timings = outcomes.timings_object(terminal.usage)
+        last = None if self._head.include_usage else timings
+        parts = [self._close(0, terminal, last)] if 0 not in self._closed else []
         if self._head.include_usage:
-            parts.append(sse.data(usage_chunk(self._head, outcomes.usage_object(terminal.usage or Usage()))))
+            told = usage_chunk(self._head, outcomes.usage_object(terminal.usage or Usage()))
+            if timings is not None:
+                told["timings"] = timings
+            parts.append(sse.data(told))
         return b"".join((*parts, sse.DONE))
 
     def _failure(self, error: ErrorObject, usage: Usage | None) -> bytes:
@@ -151,6 +159,8 @@ class CollectedCompletion:
             ],
         )
         body["usage"] = outcomes.usage_object(terminal.usage or Usage())
+        if (timings := outcomes.timings_object(terminal.usage)) is not None:
+            body["timings"] = timings
         return body
 
     def error(self, failure: outcomes.HttpFailure, terminal: Failed | Cancelled) -> ErrorObject:
