@@ -28,7 +28,7 @@ class FailKind(StrEnum):
     REFUSED = "engine_refused"
     """The engine's ERR before it made anything; the engine stays healthy."""
     ERR = "engine_error"
-    """The engine's ERR after it made something; the engine stays healthy."""
+    """The engine's ERR after it made something, or an upstream's 5xx; the engine stays healthy."""
     PROTOCOL = "engine_protocol"
     """The engine broke its protocol: damaged line, contradiction, unknown finish word."""
     CUT = "engine_cut"

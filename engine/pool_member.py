@@ -23,7 +23,7 @@ from engine.events import Failed, FailKind
 
 REASON_CHARS = 200
 
-_BROKEN = {FailKind.DIED, FailKind.SILENT, FailKind.NOT_STARTED, FailKind.PROTOCOL, FailKind.CUT}
+_BROKEN = {FailKind.DIED, FailKind.ERR, FailKind.SILENT, FailKind.NOT_STARTED, FailKind.PROTOCOL, FailKind.CUT}
 """What a server did not manage, whatever the request was."""
 _LATER = {408, 429}
 """It has no time for the request: another server may have."""

@@ -120,13 +120,13 @@ def problem_of_body(body: bytes, reason: str) -> Problem:
 
 def refusal(status: int, problem: Problem, retry_after: str | None, who: str) -> Failed:
     """The failure for an answer with a status of 400 or more. `who` names the server in the message of a 5xx; what a
-    server says of the request itself is passed on as it is."""
+    server says of the request itself is passed on as it is. A server that answers has not died, whatever it says."""
     upstream = UpstreamError(status, problem.type, problem.code, problem.param, retry_after)
     if problem.is_context_overflow:
         return Failed(FailKind.CONTEXT, problem.message, upstream=upstream)
     if status < 500:
         return Failed(FailKind.REFUSED, problem.message, upstream=upstream)
-    return Failed(FailKind.DIED, f"{who} answered {status}: {problem.message}", upstream=upstream)
+    return Failed(FailKind.ERR, f"{who} answered {status}: {problem.message}", upstream=upstream)
 
 
 def _error_of_choice(choices: object) -> object:

@@ -141,10 +141,10 @@ REFUSED: dict[str, tuple[bytes, int, str, str]] = {
     "html with a status": (
         answer(b"<html><h1>502 Bad Gateway</h1></html>", 502, "text/html"),
         502,
-        "engine_died",
+        "engine_error",
         "502 Bad",
     ),
-    "text with a status": (answer(b"overloaded", 503, "text/plain"), 503, "engine_died", "overloaded"),
+    "text with a status": (answer(b"overloaded", 503, "text/plain"), 503, "engine_error", "overloaded"),
     "json with a status": (answer(json.dumps(ERROR).encode(), 500), 500, "E7", GONE),
     "nothing": (b"", 503, "engine_died", "without an answer"),
     "a redirect": (head(302, location="/x", content_length="0"), 502, "engine_protocol", "302"),

@@ -82,9 +82,13 @@ def gateway(server_command: tuple[str, ...], tmp_path: Path) -> Gateway:
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("fault", [refuses(503, "Loading model"), resets], ids=["503", "reset"])
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [(refuses(503, "Loading model"), "engine_error"), (resets, "engine_died")],
+    ids=["503", "reset"],
+)
 def test_a_chat_that_fails_at_one_upstream_is_answered_by_the_other(
-    gateway: Gateway, fault: Script, streaming: bool
+    gateway: Gateway, fault: Script, cause: str, streaming: bool
 ) -> None:
     with gateway(fault, HELLO) as pair:
         got = ask(pair.port, chat(stream=streaming, stream_options={"include_usage": True}))
@@ -99,7 +103,7 @@ def test_a_chat_that_fails_at_one_upstream_is_answered_by_the_other(
             assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello", "stop")
         assert pair.asked() == [1, 1]
         (line,) = [line for line in pair.server.log().splitlines() if "failed before it answered" in line]
-        assert f"{pair.url(0)} failed before it answered (engine_died: upstream 1" in line
+        assert f"{pair.url(0)} failed before it answered ({cause}: upstream 1" in line
         assert line.endswith(f"; asking {pair.url(1)}")
         engine = pair.server.status["engine"]
         assert engine["last_death"].startswith(f"{pair.url(0)}: upstream 1")

@@ -61,7 +61,7 @@ def state(one: Member) -> tuple[str, str | None]:
 
 
 def refusal(status: int, retry_after: str | None = None, *, type_: str | None = None) -> Failed:
-    kind = FailKind.REFUSED if 400 <= status < 500 else FailKind.DIED
+    kind = FailKind.REFUSED if 400 <= status < 500 else FailKind.ERR
     return Failed(kind, f"said {status}", upstream=UpstreamError(status, type_, retry_after=retry_after))
 
 
@@ -255,7 +255,7 @@ def test_a_404_for_a_model_that_it_never_listed_is_the_clients_fault(model: str,
 
 
 def test_the_reason_is_one_short_line_without_what_a_refusal_quotes() -> None:
-    assert reason(Failed(FailKind.DIED, "upstream 1 answered 503:\n Loading model")) == (
+    assert reason(Failed(FailKind.ERR, "upstream 1 answered 503:\n Loading model")) == (
         "upstream 1 answered 503: Loading model"
     )
     quoting = Failed(

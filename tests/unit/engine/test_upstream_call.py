@@ -68,13 +68,13 @@ REFUSALS: dict[str, tuple[bytes, Failed]] = {
         Failed(FailKind.REFUSED, "slow down", upstream=UpstreamError(429, retry_after="7"))),
     "down": (
         answer(b"<html><body><h1>502 Bad Gateway</h1></body></html>", 502, "text/html"),
-        Failed(FailKind.DIED, "the upstream answered 502: 502 Bad Gateway", upstream=UpstreamError(502))),
+        Failed(FailKind.ERR, "the upstream answered 502: 502 Bad Gateway", upstream=UpstreamError(502))),
     "empty": (
         answer(b"", 503),
-        Failed(FailKind.DIED, "the upstream answered 503: Status 503", upstream=UpstreamError(503))),
+        Failed(FailKind.ERR, "the upstream answered 503: Status 503", upstream=UpstreamError(503))),
     "cut": (
         head(500, content_length="100") + b'{"error": "bo',
-        Failed(FailKind.DIED, 'the upstream answered 500: {"error": "bo', upstream=UpstreamError(500))),
+        Failed(FailKind.ERR, 'the upstream answered 500: {"error": "bo', upstream=UpstreamError(500))),
     "as a stream": (
         head(400, content_type="text/event-stream") + b'{"error": {"message": "bad"}}',
         Failed(FailKind.REFUSED, "bad", upstream=UpstreamError(400))),

@@ -120,9 +120,9 @@ def test_a_refusal_keeps_status_type_code_param_and_retry_after() -> None:
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 599])
-def test_a_server_error_is_the_death_of_the_upstream_and_named(status: int) -> None:
+def test_a_server_error_is_the_upstreams_and_no_death(status: int) -> None:
     failed = refusal(status, Problem("loading"), None, "the upstream")
-    assert failed == Failed(FailKind.DIED, f"the upstream answered {status}: loading", upstream=UpstreamError(status))
+    assert failed == Failed(FailKind.ERR, f"the upstream answered {status}: loading", upstream=UpstreamError(status))
 
 
 def test_messages_are_bounded() -> None:

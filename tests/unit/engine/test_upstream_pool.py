@@ -55,10 +55,10 @@ def resets(peer: Peer) -> None:
 # --- before the first piece ---------------------------------------------------------------------------
 
 FAULTS: dict[str, tuple[Script, FailKind, str]] = {
-    "500": (refuses(500), FailKind.DIED, "answered 500: no"),
+    "500": (refuses(500), FailKind.ERR, "answered 500: no"),
     "502, HTML": (
-        lambda peer: peer.send(answer(b"<html><h1>Bad Gateway</h1>", 502, "text/html")), FailKind.DIED, "Bad Gateway"),
-    "503": (refuses(503, "Loading model"), FailKind.DIED, "answered 503: Loading model"),
+        lambda peer: peer.send(answer(b"<html><h1>Bad Gateway</h1>", 502, "text/html")), FailKind.ERR, "Bad Gateway"),
+    "503": (refuses(503, "Loading model"), FailKind.ERR, "answered 503: Loading model"),
     "429": (refuses(429, retry_after="7"), FailKind.REFUSED, "it answered 429 some_error odd"),
     "408": (refuses(408), FailKind.REFUSED, "it answered 408"),
     "no answer": (lambda peer: None, FailKind.DIED, "closed without an answer"),
@@ -178,7 +178,7 @@ def test_all_fail_and_the_most_telling_failure_is_the_answer(caplog: pytest.LogC
         assert rig.asked() == [1, 1, 1, 1]
         lines = [record.getMessage() for record in caplog.records]
         assert [rig.name(index) in lines[index] for index in range(4)] == [True] * 4
-        assert lines[3].endswith("(engine_died: upstream 4 answered 500: no); no other one is left to ask")
+        assert lines[3].endswith("(engine_error: upstream 4 answered 500: no); no other one is left to ask")
 
 
 def test_none_can_be_reached_and_all_are_named() -> None:
