@@ -291,10 +291,12 @@ def usage_object(usage: Usage) -> UsageObject:
 
 
 def timings_object(usage: Usage | None) -> TimingsObject | None:
-    """The engine's clock in llama.cpp's names; None where it told none."""
+    """The engine's clock in llama.cpp's names; None where it told none. As there, the answer's rates are those of the
+    tokens after the first one, which comes of reading the prompt."""
     times = None if usage is None else usage.timings
     if times is None:
         return None
+    later = times.answer_tokens - 1
     made: TimingsObject = {
         "cache_n": times.cached_tokens,
         "prompt_n": times.prompt_tokens,
@@ -303,8 +305,8 @@ def timings_object(usage: Usage | None) -> TimingsObject | None:
         "prompt_per_second": _ratio(1000.0 * times.prompt_tokens, times.prompt_ms),
         "predicted_n": times.answer_tokens,
         "predicted_ms": times.answer_ms,
-        "predicted_per_token_ms": _ratio(times.answer_ms, times.answer_tokens),
-        "predicted_per_second": _ratio(1000.0 * times.answer_tokens, times.answer_ms),
+        "predicted_per_token_ms": _ratio(times.answer_ms, later),
+        "predicted_per_second": _ratio(1000.0 * later, times.answer_ms),
     }
     if times.drafted:
         made["draft_n"] = times.drafted
@@ -313,7 +315,7 @@ def timings_object(usage: Usage | None) -> TimingsObject | None:
 
 
 def _ratio(whole: float, parts: float) -> float | None:
-    return whole / parts if parts > 0 else None
+    return whole / parts if whole >= 0 and parts > 0 else None
 
 
 def response_usage(usage: Usage) -> ResponseUsage:

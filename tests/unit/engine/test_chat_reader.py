@@ -16,6 +16,7 @@ from engine.events import (
     Reasoning,
     Terminal,
     Text,
+    Timings,
     ToolCallArgs,
     ToolCallEnd,
     ToolCallStart,
@@ -294,3 +295,24 @@ def test_a_json_answer_that_is_not_whole_is_a_failure(body: bytes, kind: FailKin
 def test_the_reader_names_the_server_as_it_was_told() -> None:
     chat = ChatReader(lambda: "x", "llama.cpp")
     assert chat.end() == [Failed(FailKind.DIED, "llama.cpp ended the stream without a finish_reason", Usage())]
+
+
+LLAMA_TIMINGS: dict[str, object] = {"cache_n": 3, "prompt_n": 4, "prompt_ms": 2.5, "predicted_n": 6, "predicted_ms": 8}
+
+
+def test_the_last_clock_that_an_upstream_tells_counts() -> None:
+    early = LLAMA_TIMINGS | {"predicted_n": 1, "predicted_ms": 1}
+    drafts = LLAMA_TIMINGS | {"draft_n": 5, "draft_n_accepted": 2}
+    for told, timings in (
+        (LLAMA_TIMINGS, Timings(4, 2.5, 6, 8.0, 3)),
+        (drafts, Timings(4, 2.5, 6, 8.0, 3, 5, 2)),
+    ):
+        terminal = end_of(chunks(delta(content="x") | {"timings": early}, delta("stop") | {"timings": told}))
+        assert terminal.usage is not None
+        assert terminal.usage.timings == timings
+
+
+@pytest.mark.parametrize("value", [None, 5, [], {}, {"prompt_ms": "1"}, {"prompt_ms": 1, "predicted_ms": -1}])
+def test_a_senseless_clock_is_none(value: object) -> None:
+    terminal = end_of(chunks(delta(content="x"), delta("stop") | {"timings": value}))
+    assert terminal.usage is None or terminal.usage.timings is None

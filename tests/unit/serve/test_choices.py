@@ -16,6 +16,7 @@ from engine.events import (
     OfChoice,
     Text,
     Tick,
+    Timings,
     Usage,
 )
 from serve.choices import Answer, in_turn
@@ -93,3 +94,15 @@ def test_a_reader_that_leaves_closes_the_answer_that_runs() -> None:
     next(events)
     events.close()
     assert engine.log == ["begin 0", "close 0"]
+
+
+def test_the_clock_is_that_of_all_prompts_where_each_tells_it() -> None:
+    a = Usage(2, 3, 1, timings=Timings(1, 1.0, 3, 30.0, 1, 4, 2))
+    b = Usage(4, 5, timings=Timings(4, 2.0, 5, 50.0, 0, 6, 5))
+    together = Timings(5, 3.0, 8, 80.0, 1, 10, 7)
+    for counts, timings in (((a, b), together), ((a, Usage(4, 5)), None), ((Usage(2, 3), b), None), ((a,), a.timings)):
+        answers: list[list[Event]] = [[Accepted(), Finished("stop", usage)] for usage in counts]
+        *_, last = in_turn(Engine(*answers).answers, 1)
+        assert isinstance(last, Finished)
+        assert last.usage is not None
+        assert last.usage.timings == timings

@@ -19,6 +19,7 @@ from engine.events import (
     FinishReason,
     Reasoning,
     Text,
+    Timings,
     ToolCallArgs,
     ToolCallEnd,
     ToolCallStart,
@@ -152,3 +153,11 @@ def test_half_a_surrogate_pair_is_refused_without_its_text() -> None:
 def test_logprobs_that_are_no_json_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match="logprobs"):
         encode([Text("x", value)])
+
+
+def test_the_engines_clock_is_kept() -> None:
+    timings = Timings(1, 2.5, 3, 4.0, 5, 6, 7)
+    (kept,) = decode(encode([Ended(Finished("stop", Usage(6, 3, timings=timings)), 1.0)]))
+    assert isinstance(kept, Ended)
+    assert kept.terminal.usage is not None
+    assert kept.terminal.usage.timings == timings

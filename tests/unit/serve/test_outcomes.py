@@ -17,6 +17,7 @@ from engine.events import (
     Finished,
     FinishReason,
     Terminal,
+    Timings,
     UpstreamError,
     Usage,
 )
@@ -181,3 +182,30 @@ def test_the_usage_of_a_response_has_all_five_parts_and_adds_up() -> None:
         "total_tokens": 12,
     }
     SdkUsage.model_validate_json(json.dumps(usage), strict=True)
+
+
+def test_the_clock_is_told_in_llama_cpps_names_and_a_rate_of_nothing_is_null() -> None:
+    usage = Usage(20, 5, 16, timings=Timings(4, 100.0, 5, 80.0, 16))
+    assert outcomes.timings_object(usage) == {
+        "cache_n": 16,
+        "prompt_n": 4,
+        "prompt_ms": 100.0,
+        "prompt_per_token_ms": 25.0,
+        "prompt_per_second": 40.0,
+        "predicted_n": 5,
+        "predicted_ms": 80.0,
+        "predicted_per_token_ms": 20.0,
+        "predicted_per_second": 50.0,
+    }
+    for times in (Timings(0, 0.0, 0, 0.0), Timings(0, 0.0, 1, 0.0)):
+        told = outcomes.timings_object(Usage(timings=times))
+        assert told is not None
+        rates = [value for name, value in told.items() if "per" in name]
+        assert rates == [None] * 4
+    assert outcomes.timings_object(Usage(20, 5)) is outcomes.timings_object(None) is None
+
+
+def test_drafts_are_told_where_there_were_some() -> None:
+    told = outcomes.timings_object(Usage(timings=Timings(1, 1.0, 9, 1.0, drafted=8, drafts_accepted=6)))
+    assert told is not None
+    assert (told.get("draft_n"), told.get("draft_n_accepted")) == (8, 6)
