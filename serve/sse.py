@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
 DONE = b"data: [DONE]\n\n"
@@ -33,6 +34,20 @@ def data(value: object) -> bytes:
     """One event. Its JSON has everything outside ASCII escaped, so no character of an answer (U+2028, U+0085, NUL…)
     can end a line for any reader."""
     return b"data: " + _json(value).encode("ascii") + b"\n\n"
+
+
+_LINE_ENDS = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
+
+
+def without_line_ends(events: bytes) -> bytes:
+    """Events that somebody else wrote, in UTF-8 and JSON, with what `data` escapes of them where a reader could take it
+    for the end of a line: DEL, the C1 controls (U+0085) and U+2028, U+2029. In JSON they stand in strings only.
+
+    Source: `str.splitlines`, by which httpx's `iter_lines` goes.
+    """
+    if b"\xe2\x80" in events or b"\xc2" in events or b"\x7f" in events:
+        return _LINE_ENDS.sub(lambda found: b"\\u%04x" % ord(found[0].decode("utf-8")), events)
+    return events
 
 
 def event(name: str, value: object) -> bytes:

@@ -134,8 +134,8 @@ def stream(events: Iterable[Event], head: Head) -> Iterator[sse.Frame]:
 
 
 class ChatStream:
-    """One stream. What an upstream said in this API passes as it came, and what has to be added takes the id, time and
-    model of the last that passed. Not thread-safe."""
+    """One stream. What an upstream said in this API passes as it came (its line ends escaped), and what has to be added
+    takes the id, time and model of the last that passed. Not thread-safe."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
@@ -149,10 +149,10 @@ class ChatStream:
         for event in events:
             if isinstance(event, Passed):
                 self._passed = event.raw or self._passed
-                self._held += event.held
+                self._held += sse.without_line_ends(event.held)
                 self._begun = self._begun or bool(event.raw)
                 self._closed.update(event.finished)
-                yield sse.Frame(event.raw)
+                yield sse.Frame(sse.without_line_ends(event.raw))
             elif isinstance(event, Finished | Failed | Cancelled):
                 yield sse.Frame(self._ending(event), last=True)
                 return
@@ -178,7 +178,7 @@ class ChatStream:
         if isinstance(terminal, Failed | Cancelled):
             return self._failure(outcomes.stream_error(terminal), terminal.usage)
         if terminal.raw:
-            return terminal.raw
+            return sse.without_line_ends(terminal.raw)
         head = _head_of(self._held or self._passed, self._head)
         parts = [self._held] if self._begun or self._held else [sse.data(first_chunk(head))]
         told = [chunk(head, {}, outcomes.chat_finish_reason(terminal))]

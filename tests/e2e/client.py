@@ -10,6 +10,8 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.e2e.frames import DONE, read_frames, strict_json
+
 DEADLINE_S = 100.0
 
 
@@ -25,21 +27,13 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.body)
+        return strict_json(self.body)
 
     @property
     def events(self) -> list[Any]:
-        """The data of all events; "[DONE]" as it is. Comments are dropped; anything else is a broken stream."""
-        found: list[Any] = []
-        for block in self.body.decode("utf-8").split("\n\n"):
-            lines = [line for line in block.split("\n") if not line.startswith(": ")]
-            if lines in ([], [""]):
-                continue
-            assert len(lines) == 1, f"more than one line in an event: {lines!r}"
-            assert lines[0].startswith("data: "), f"not a data line: {lines[0]!r}"
-            text = lines[0].removeprefix("data: ")
-            found.append(text if text == "[DONE]" else json.loads(text))
-        return found
+        """The data of all events; "[DONE]" as it is."""
+        told = [event.data for event in read_frames(self.body, whole=self.terminated)]
+        return [data if data == DONE else strict_json(data) for data in told]
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""Fixtures of the black-box tests: servers as processes, started by the command that `--server-command` names."""
+"""Fixtures of the black-box tests: servers as processes, started by the command that `--server-command` names, and the
+check of everything that was read of them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,20 @@ from typing import Any
 import pytest
 
 from tests.e2e.server import DEFAULT_COMMAND, ServerProcess, fake_server
+from tests.e2e.wire import Wire, noting
+
+
+@pytest.fixture(scope="session", autouse=True)
+def wire() -> Iterator[Wire]:
+    with noting() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def every_answer_keeps_the_rules(wire: Wire) -> Iterator[None]:
+    """Whoever read it, and whether or not to its end."""
+    yield
+    wire.check()
 
 
 @pytest.fixture(scope="session")

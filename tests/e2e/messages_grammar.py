@@ -1,15 +1,17 @@
-"""The grammar of a Messages stream: what every stream must hold, whatever happened.
+"""The grammar of a Messages stream: what every stream must hold, whatever happened, and what one that was left may not
+break.
 
-It shares no code with the server, so that it cannot share its mistakes.
+It shares no code with the server, so that it cannot share its mistakes. Source: Anthropic API reference, "streaming
+messages" (2026-10), and the contract of endings.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from tests.e2e.client import Answer
+from tests.e2e.frames import Event, check_arguments, check_has, is_count, read_frames, strict_object
 
 Json = dict[str, Any]
 
@@ -82,68 +84,82 @@ def check_message_stream(answer: Answer) -> MessageEnding:
 
     Raises: AssertionError: the stream breaks the grammar.
     """
-    events = read_events(answer)
-    for event in events:
-        _check_has(event, EVENT_KEYS[event["type"]], event["type"])
-    told = [event for event in events if event["type"] != "ping"]
-    assert events[-1]["type"] in ("message_stop", "error"), f"ends with {events[-1]['type']}"
-    assert told[0]["type"] == "message_start", f"begins with {told[0]['type']}"
-    message = told[0]["message"]
-    check_message(message, running=True)
-    names = [event["type"] for event in told]
-    for name in ("message_start", "message_delta", "message_stop", "error"):
-        assert names.count(name) <= 1, f"more than one {name}"
-    blocks = _read_blocks([event for event in told if event["type"].startswith("content_block_")])
-    if told[-1]["type"] == "error":
-        assert "message_delta" not in names, "a stop reason, and then an error"
-        assert all(block.stopped for block in blocks[:-1]), "a block was left open before the last one"
-        check_error(told[-1], request_id=False)
-        return MessageEnding(blocks, None, None, None, told[-1]["error"], events)
-    assert names[-2:] == ["message_delta", "message_stop"], f"ends with {names[-2:]}"
-    assert all(block.stopped for block in blocks), "ended with an open block"
-    end = told[-2]
-    _check_has(end["delta"], {"stop_reason", "stop_sequence"}, "message_delta.delta")
-    _check_usage(end["usage"])
-    reason, sequence = end["delta"]["stop_reason"], end["delta"]["stop_sequence"]
-    _check_stop(reason, sequence)
-    _check_success(reason, blocks)
-    return MessageEnding(blocks, reason, sequence, end["usage"], None, events)
-
-
-# --- framing -----------------------------------------------------------------------------------------
-
-
-def read_events(answer: Answer) -> list[Json]:
-    """The events of a stream: each one block of an `event:` and a `data:` line, the name equal to the type."""
     assert answer.status == 200, f"no stream: {answer.body[:300]!r}"
     assert answer.headers["content-type"].startswith("text/event-stream"), "not an event stream"
     assert answer.terminated, "the body was cut"
-    body = answer.body.decode("utf-8")
-    assert body.endswith("\n\n"), "the last event is not whole"
-    assert body.splitlines() == body.split("\n")[:-1], "a character that ends lines for some readers"
-    return [_event(block) for block in body[:-2].split("\n\n")]
+    walk = MessageWalk()
+    for event in read_frames(answer.body, beats=False):
+        walk.feed(event)
+    return walk.end()
 
 
-def _event(block: str) -> Json:
-    lines = block.split("\n")
-    assert len(lines) == 2, f"not an event and a data line: {lines!r}"
-    assert lines[0].startswith("event: "), f"not an event line: {lines[0]!r}"
-    assert lines[1].startswith("data: "), f"not a data line: {lines[1]!r}"
-    event: Json = json.loads(lines[1].removeprefix("data: "), parse_constant=_no_constant)
-    _check_has(event, {"type"}, "an event")
-    assert event["type"] in EVENT_KEYS, f"unknown event {event['type']!r}"
-    assert lines[0].removeprefix("event: ") == event["type"], "the event line is not the type"
-    return event
+class MessageWalk:
+    """One stream, event by event."""
 
+    def __init__(self) -> None:
+        self._events: list[Json] = []
+        self._blocks: list[Block] = []
+        self._begun: Json | None = None
+        self._end: Json | None = None
+        self._last = ""
 
-def _no_constant(word: str) -> NoReturn:
-    raise AssertionError(f"{word} is not JSON")
+    def feed(self, event: Event) -> None:
+        """Raises: AssertionError: this event may not come here."""
+        value = strict_object(event.data)
+        check_has(value, {"type"}, "an event")
+        name = value["type"]
+        assert name in EVENT_KEYS, f"unknown event {name!r}"
+        assert event.name == name, f"the event line says {event.name!r} of {name}"
+        check_has(value, EVENT_KEYS[name], name)
+        assert not self.closed, f"{name} after {self._last}"
+        self._events.append(value)
+        if self._begun is None:
+            assert name == "message_start", f"begins with {name}"
+            check_message(value["message"], running=True)
+            self._begun = value["message"]
+        else:
+            self._step(name, value)
+        self._last = name
 
+    def _step(self, name: str, value: Json) -> None:
+        assert name != "message_start", "more than one message_start"
+        if name.startswith("content_block_"):
+            assert self._end is None, f"{name} after the stop reason"
+            _step_block(self._blocks, value)
+        elif name == "message_delta":
+            assert self._end is None, "more than one message_delta"
+            self._check_end(value)
+            self._end = value
+        elif name == "message_stop":
+            assert self._end is not None, f"message_stop after {self._last}"
+        elif name == "error":
+            assert self._end is None, "a stop reason, and then an error"
+            check_error(value, request_id=False)
 
-def _check_has(value: Any, keys: set[str], what: str) -> None:
-    assert isinstance(value, dict), f"{what} is no object"
-    missing = [key for key in keys if key not in value]
-    assert missing == [], f"{what} lacks {missing}"
+    def _check_end(self, end: Json) -> None:
+        assert all(block.stopped for block in self._blocks), "ended with an open block"
+        check_has(end["delta"], {"stop_reason", "stop_sequence"}, "message_delta.delta")
+        _check_usage(end["usage"])
+        assert self._begun is not None
+        assert end["usage"]["output_tokens"] >= self._begun["usage"]["output_tokens"], "counts that shrink"
+        reason, sequence = end["delta"]["stop_reason"], end["delta"]["stop_sequence"]
+        _check_stop(reason, sequence)
+        _check_success(reason, self._blocks)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the whole ending came."""
+        return self._last in ("message_stop", "error")
+
+    def end(self) -> MessageEnding:
+        """Raises: AssertionError: the stream may not end here."""
+        assert self.closed, f"ends with {self._last}"
+        if self._end is None:
+            return MessageEnding(self._blocks, None, None, None, self._events[-1]["error"], self._events)
+        told = self._end["delta"]
+        return MessageEnding(
+            self._blocks, told["stop_reason"], told["stop_sequence"], self._end["usage"], None, self._events
+        )
 
 
 # --- messages and errors -----------------------------------------------------------------------------
@@ -151,7 +167,7 @@ def _check_has(value: Any, keys: set[str], what: str) -> None:
 
 def check_message(message: Json, *, running: bool = False) -> None:
     """One message object: a body, or what a stream starts with."""
-    _check_has(message, MESSAGE_KEYS, "the message")
+    check_has(message, MESSAGE_KEYS, "the message")
     assert message["type"] == "message", "another object"
     assert message["role"] == "assistant", "another role"
     assert message["id"].startswith("msg_"), "an id of another form"
@@ -165,9 +181,9 @@ def check_message(message: Json, *, running: bool = False) -> None:
     _check_stop(message["stop_reason"], message["stop_sequence"])
     for block in message["content"]:
         assert block["type"] in BEGUN, f"unknown block {block['type']!r}"
-        _check_has(block, {"type", *BEGUN[block["type"]]}, "a block")
+        check_has(block, {"type", *BEGUN[block["type"]]}, "a block")
         if block["type"] == "tool_use":
-            _check_has(block, {"id", "name"}, "a call")
+            check_has(block, {"id", "name"}, "a call")
             assert isinstance(block["input"], dict), "an input that is no object"
             assert message["stop_reason"] == "max_tokens" or "partial_json" not in block, "a cut call in a whole answer"
 
@@ -175,17 +191,19 @@ def check_message(message: Json, *, running: bool = False) -> None:
 def check_error(body: Json, *, request_id: bool = True) -> Json:
     """One error in the API's form; gives what is in it."""
     assert set(body) == {"type", "error", *(["request_id"] if request_id else [])}, "an error of another form"
-    assert body["type"] == "error"
+    assert body["type"] == "error", "another object"
     error = body["error"]
-    assert {"type", "message"} <= set(error) <= {"type", "message", "partial_output", "usage"}, "an error with more"
+    more = {"partial_output", "usage"} if request_id else set[str]()
+    assert {"type", "message"} <= set(error) <= {"type", "message", *more}, "an error with more"
     assert error["type"] in ERROR_TYPES, f"an undocumented type {error['type']!r}"
-    assert error["message"], "an error without a message"
+    assert isinstance(error["message"], str), "a message that is no string"
+    assert error["message"].strip(), "an error without a message"
     return error
 
 
 def _check_usage(usage: Json) -> None:
-    _check_has(usage, set(COUNTS), "usage")
-    assert all(type(usage[name]) is int and usage[name] >= 0 for name in COUNTS), "a count that is no number"
+    check_has(usage, set(COUNTS), "usage")
+    assert all(is_count(usage[name]) for name in COUNTS), "a count that is no number"
     thinking = usage["output_tokens_details"]["thinking_tokens"]
     assert 0 <= thinking <= usage["output_tokens"], "more thinking than output"
 
@@ -198,30 +216,28 @@ def _check_stop(reason: Any, sequence: Any) -> None:
 # --- blocks ------------------------------------------------------------------------------------------
 
 
-def _read_blocks(events: list[Json]) -> list[Block]:
-    blocks: list[Block] = []
-    for event in events:
-        index, name = event["index"], event["type"]
-        assert type(index) is int, "an index that is no integer"
-        if name == "content_block_start":
-            assert index == len(blocks), f"block {index} after {len(blocks)} blocks"
-            assert not blocks or blocks[-1].stopped, "a block in another"
-            blocks.append(_begun(event["content_block"]))
-            continue
-        assert index == len(blocks) - 1, "an event of a block that is not the last"
-        block = blocks[-1]
-        assert not block.stopped, "an event of a block that was stopped"
-        if name == "content_block_delta":
-            _apply(block, event["delta"])
-        else:
-            assert (block.signature != "") == (block.kind == "thinking"), "a thinking block without a signature"
-            block.stopped = True
-    ids = [block.id for block in blocks if block.kind == "tool_use"]
-    assert len(ids) == len(set(ids)), "two calls with one id"
-    return blocks
+def _step_block(blocks: list[Block], event: Json) -> None:
+    index, name = event["index"], event["type"]
+    assert type(index) is int, "an index that is no integer"
+    if name == "content_block_start":
+        assert index == len(blocks), f"block {index} after {len(blocks)} blocks"
+        assert not blocks or blocks[-1].stopped, "a block in another"
+        block = _begun(event["content_block"])
+        assert block.kind != "tool_use" or block.id not in [one.id for one in blocks], "two calls with one id"
+        blocks.append(block)
+        return
+    assert index == len(blocks) - 1, "an event of a block that is not the last"
+    block = blocks[-1]
+    assert not block.stopped, "an event of a block that was stopped"
+    if name == "content_block_delta":
+        _apply(block, event["delta"])
+    else:
+        assert (block.signature != "") == (block.kind == "thinking"), "a thinking block without a signature"
+        block.stopped = True
 
 
 def _begun(block: Json) -> Block:
+    check_has(block, {"type"}, "a block")
     kind = block["type"]
     assert kind in BEGUN, f"unknown block {kind!r}"
     if kind == "tool_use":
@@ -233,6 +249,8 @@ def _begun(block: Json) -> Block:
 
 
 def _apply(block: Block, delta: Json) -> None:
+    check_has(delta, {"type"}, "a delta")
+    assert delta["type"] in DELTAS, f"unknown delta {delta['type']!r}"
     kind, key = DELTAS[delta["type"]]
     assert kind == block.kind, f"{delta['type']} in a block of kind {block.kind}"
     assert set(delta) == {"type", key}, "a delta with other keys"
@@ -251,5 +269,5 @@ def _check_success(reason: str, blocks: list[Block]) -> None:
         assert calls, "tool_use without a call"
     if reason in ("tool_use", "end_turn", "stop_sequence"):
         for call in calls:
-            assert isinstance(json.loads(call.text), dict), "arguments that are no object in a whole answer"
+            check_arguments(call.text)
     assert reason != "end_turn" or not calls, "end_turn, but there are calls"

@@ -5,11 +5,11 @@ It shares no code with the server, so that it cannot share its mistakes.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from tests.e2e.client import Answer
+from tests.e2e.frames import Event, check_arguments, check_has, is_count, read_frames, strict_object
 
 Json = dict[str, Any]
 
@@ -72,99 +72,129 @@ def check_response_stream(answer: Answer, *, first_number: int = 0) -> ResponseE
 
     Raises: AssertionError: the stream breaks the grammar.
     """
-    events = read_events(answer)
-    for event in events:
-        _check_keys(event)
-    numbers = [event["sequence_number"] for event in events]
-    assert all(type(number) is int for number in numbers), "a sequence number that is no integer"
-    assert numbers == list(range(first_number, first_number + len(events))), "sequence numbers with gaps"
-    assert events[-1]["type"] in TERMINALS, f"ends with {events[-1]['type']}"
-    assert [event["type"] for event in events if event["type"] in TERMINALS] == [events[-1]["type"]], "two terminals"
-    response = events[-1]["response"]
-    _check_responses(events)
-    error = _check_errors(events, whole=first_number == 0)
-    if first_number == 0:
-        _check_start(events)
-        walk = _Walk()
-        for event in events:
-            walk.step(event)
-        walk.end(response)
-    else:
-        assert all(event["type"] != "response.created" for event in events), "a resumed stream begins anew"
-        _check_rest(events, response)
-    return _ending(response, error, events)
-
-
-# --- framing -----------------------------------------------------------------------------------------
-
-
-def read_events(answer: Answer) -> list[Json]:
-    """The events of a stream: each one block of an `event:` and a `data:` line, the name equal to the type."""
-    assert answer.status == 200, "no stream: an HTTP error"
+    assert answer.status == 200, f"no stream: {answer.body[:300]!r}"
     assert answer.headers["content-type"].startswith("text/event-stream"), "not an event stream"
     assert answer.terminated, "the body was cut"
-    body = answer.body.decode("utf-8")
-    assert body.endswith("\n\n"), "the last event is not whole"
-    assert body.splitlines() == body.split("\n")[:-1], "a character that ends lines for some readers"
-    return [_event(block) for block in body[:-2].split("\n\n")]
+    walk = ResponseWalk(first_number)
+    for event in read_frames(answer.body, beats=False):
+        walk.feed(event)
+    return walk.end()
 
 
-def _event(block: str) -> Json:
-    lines = block.split("\n")
-    assert len(lines) == 2, f"not an event and a data line: {lines!r}"
-    assert lines[0].startswith("event: "), f"not an event line: {lines[0]!r}"
-    assert lines[1].startswith("data: "), f"not a data line: {lines[1]!r}"
-    event: Json = json.loads(lines[1].removeprefix("data: "), parse_constant=_no_constant)
-    _check_has(event, {"type", "sequence_number"}, "an event")
-    assert lines[0].removeprefix("event: ") == event["type"], "the event line is not the type"
-    return event
+class ResponseWalk:
+    """One stream, event by event. One that was resumed begins with `first_number`. `theirs`: an upstream's own, passed
+    on, which may have events and items that we never make."""
 
+    def __init__(self, first_number: int = 0, *, theirs: bool = False) -> None:
+        self._theirs = theirs
+        self._first = first_number
+        self._events: list[Json] = []
+        self._told: Json | None = None
+        self._ran = False
+        self._items = _Items()
 
-def _no_constant(word: str) -> NoReturn:
-    raise AssertionError(f"{word} is not JSON")
+    def feed(self, event: Event) -> None:
+        """Raises: AssertionError: this event may not come here."""
+        value = strict_object(event.data)
+        check_has(value, {"type", "sequence_number"}, "an event")
+        name, number = value["type"], value["sequence_number"]
+        assert event.name == name, f"the event line says {event.name!r} of {name!r}"
+        _check_keys(value)
+        assert type(number) is int, "a sequence number that is no integer"
+        assert number == self._first + len(self._events), f"sequence numbers with gaps: {number} after {self._last}"
+        assert not self.closed, f"{name} after the terminal {self._last}"
+        assert self._last != "error" or name == "response.failed", f"{name} after the error"
+        self._events.append(value)
+        if name in LIFECYCLE:
+            self._lifecycle(value)
+        if self._first == 0:
+            self._check_place(name)
+            self._items.step(value)
+        if self.closed:
+            self._check_terminal(value)
 
+    @property
+    def _last(self) -> str:
+        return self._events[-1]["type"] if self._events else ""
 
-def _check_has(value: Any, keys: set[str], what: str) -> None:
-    assert isinstance(value, dict), f"{what} is no object"
-    missing = [key for key in keys if key not in value]
-    assert missing == [], f"{what} lacks {missing}"
+    @property
+    def closed(self) -> bool:
+        """Whether the terminal came."""
+        return self._last in TERMINALS
 
+    def end(self) -> ResponseEnding:
+        """Raises: AssertionError: the stream may not end here."""
+        assert self.closed, f"ends with {self._last!r}"
+        error = self._events[-2].get("error") if len(self._events) > 1 else None
+        return _ending(self._events[-1]["response"], error, self._events)
 
-def _check_keys(event: Json) -> None:
-    name = event["type"]
-    assert name in EVENT_KEYS, f"unknown event {name!r}"
-    _check_has(event, EVENT_KEYS[name], name)
-    for key in ("output_index", "content_index"):
-        assert type(event.get(key, 0)) is int, f"{key} of {name} is no integer"
-    for key in ("delta", "text", "arguments", "name", "item_id"):
-        assert isinstance(event.get(key, ""), str), f"{key} of {name} is no string"
-
-
-# --- the response object -----------------------------------------------------------------------------
-
-
-def _check_responses(events: list[Json]) -> None:
-    """All embedded responses are whole, of one identity, and of the status that their event's name says."""
-    told = [event for event in events if event["type"] in LIFECYCLE]
-    for event in told:
-        check_response_object(event["response"])
-    identities = {
-        (event["response"]["id"], event["response"]["created_at"], event["response"]["model"]) for event in told
-    }
-    assert len(identities) == 1, "the response changed its identity"
-    for event in told:
+    def _lifecycle(self, event: Json) -> None:
+        """All embedded responses are whole, of one identity, and of the status that their event's name says."""
         response, name = event["response"], event["type"]
+        check_response_object(response)
         if name == "response.created":
             assert response["status"] in RUNNING, "created with the status of an end"
         else:
             assert name == f"response.{response['status']}", "the event's name contradicts the status"
         if name not in TERMINALS:
             assert response["output"] == [], "a running response in an event carries output"
+        if self._told is not None:
+            for key in ("id", "created_at", "model", "background"):
+                assert response[key] == self._told[key], f"the response changed its {key}"
+        self._told = response
+
+    def _check_place(self, name: str) -> None:
+        """Created, then queued or in progress; never back into the queue."""
+        assert len(self._events) > 1 or name == "response.created", "the first event is not response.created"
+        first = self._events[0]["response"]
+        if len(self._events) == 1:
+            assert first["background"] is (first["status"] == "queued"), "only a background response is queued"
+            return
+        assert name != "response.created", "created twice"
+        assert len(self._events) > 2 or name == f"response.{first['status']}", "created is not followed by the state"
+        assert name != "response.queued" or not self._ran, "queued again"
+        assert name not in ("response.completed", "response.incomplete") or self._ran, "ended without having run"
+        self._ran = self._ran or name == "response.in_progress"
+
+    def _check_terminal(self, event: Json) -> None:
+        response = event["response"]
+        if event["type"] == "response.failed" and (len(self._events) > 1 or self._first == 0):
+            error = self._events[-2]
+            assert error["type"] == "error", "no error event right before response.failed"
+            _check_error(error, response)
+        if self._first == 0:
+            self._items.end(response)
+        else:
+            assert all(one["type"] != "response.created" for one in self._events), "a resumed stream begins anew"
+            _check_rest(self._events, response)
+
+
+def _check_keys(event: Json) -> None:
+    name = event["type"]
+    assert name in EVENT_KEYS, f"unknown event {name!r}"
+    check_has(event, EVENT_KEYS[name], name)
+    for key in ("output_index", "content_index"):
+        assert type(event.get(key, 0)) is int, f"{key} of {name} is no integer"
+    for key in ("delta", "text", "arguments", "name", "item_id"):
+        assert isinstance(event.get(key, ""), str), f"{key} of {name} is no string"
+
+
+def _check_error(event: Json, response: Json) -> None:
+    """The error event, in its two forms, and the response's say one cause."""
+    nested: Json = event["error"]
+    assert set(nested) == {"type", "code", "message", "param"}, "the nested error has other members"
+    assert all(event[key] == nested[key] for key in ("code", "message", "param")), "the two forms of the error disagree"
+    words = [nested["type"], nested["code"], nested["message"]]
+    assert all(isinstance(word, str) and word for word in words), "an error without a type, code or message"
+    assert response["error"]["message"] == nested["message"], "the response says another cause"
+
+
+# --- the response object -----------------------------------------------------------------------------
 
 
 def check_response_object(response: Json) -> None:
     """One response object, running or ended: as body, as stored, or inside an event."""
-    _check_has(response, RESPONSE_KEYS, "the response")
+    check_has(response, RESPONSE_KEYS, "the response")
     status = response["status"]
     assert status in STATUSES, "an unknown status"
     assert response["object"] == "response", "another object"
@@ -180,7 +210,7 @@ def check_response_object(response: Json) -> None:
     )
     assert (response["error"] is not None) == (status == "failed"), "error and status disagree"
     if status == "incomplete":
-        _check_has(response["incomplete_details"], {"reason"}, "incomplete_details")
+        check_has(response["incomplete_details"], {"reason"}, "incomplete_details")
         assert response["incomplete_details"]["reason"] in REASONS, "a home-made reason"
     if status == "failed":
         assert set(response["error"]) == {"code", "message"}, "the error of a response is code and message"
@@ -200,23 +230,23 @@ def _check_usage(usage: Json | None, status: str) -> None:
         assert status not in ("completed", "incomplete"), "ended without usage"
         return
     assert status not in RUNNING, "a running response with usage"
-    _check_has(usage, USAGE_KEYS, "the usage")
+    check_has(usage, USAGE_KEYS, "the usage")
     read, made = usage["input_tokens_details"], usage["output_tokens_details"]
-    _check_has(read, {"cached_tokens", "cache_write_tokens"}, "the usage")
-    _check_has(made, {"reasoning_tokens"}, "the usage")
+    check_has(read, {"cached_tokens", "cache_write_tokens"}, "the usage")
+    check_has(made, {"reasoning_tokens"}, "the usage")
     totals = [usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]]
     counts = [*totals, read["cached_tokens"], read["cache_write_tokens"], made["reasoning_tokens"]]
-    assert all(type(count) is int and count >= 0 for count in counts), "a count that is none"
+    assert all(is_count(count) for count in counts), "a count that is none"
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"], "the usage does not add up"
     assert read["cached_tokens"] <= usage["input_tokens"], "more cached than read"
     assert made["reasoning_tokens"] <= usage["output_tokens"], "more reasoning than output"
 
 
 def _check_item(item: Json) -> None:
-    _check_has(item, {"type"}, "an item")
+    check_has(item, {"type"}, "an item")
     kind = item["type"]
     assert kind in ITEM_KEYS, f"unknown item {kind!r}"
-    _check_has(item, ITEM_KEYS[kind], kind)
+    check_has(item, ITEM_KEYS[kind], kind)
     assert item["status"] in ("in_progress", "completed", "incomplete"), "an unknown status of an item"
     assert item["id"], "an item without an id"
     if kind == "function_call":
@@ -224,7 +254,7 @@ def _check_item(item: Json) -> None:
         assert item["name"], "a call without a name"
         assert isinstance(item["arguments"], str), "arguments that are no string"
         if item["status"] == "completed":
-            _check_arguments(item["arguments"])
+            check_arguments(item["arguments"])
         return
     assert kind != "message" or item["role"] == "assistant", "a message of another role"
     parts: list[Any] = item["content"]
@@ -233,54 +263,11 @@ def _check_item(item: Json) -> None:
         _check_part(part, kind)
 
 
-def _check_arguments(arguments: str) -> None:
-    try:
-        value = json.loads(arguments, parse_constant=_no_constant)
-    except ValueError:
-        raise AssertionError(f"a completed call with broken arguments: {arguments!r}") from None
-    assert isinstance(value, dict), f"a completed call whose arguments are no object: {arguments!r}"
-
-
 def _check_part(part: Json, kind: str) -> None:
     assert kind in PART_OF, "a part of a call"
-    _check_has(part, PART_KEYS[PART_OF[kind]], "a part")
+    check_has(part, PART_KEYS[PART_OF[kind]], "a part")
     assert part["type"] == PART_OF[kind], "a part of another kind"
     assert isinstance(part["text"], str), "a text that is no string"
-
-
-# --- start, errors -----------------------------------------------------------------------------------
-
-
-def _check_start(events: list[Json]) -> None:
-    """Created, then queued or in progress; never back into the queue."""
-    assert events[0]["type"] == "response.created", "the first event is not response.created"
-    names = [event["type"] for event in events]
-    assert names.count("response.created") == 1, "created twice"
-    status = events[0]["response"]["status"]
-    assert names[1] == f"response.{status}", "created is not followed by the state"
-    assert events[0]["response"]["background"] is (status == "queued"), "only a background response is queued"
-    if "response.in_progress" in names:
-        assert "response.queued" not in names[names.index("response.in_progress") :], "queued again"
-    if names[-1] in ("response.completed", "response.incomplete"):
-        assert "response.in_progress" in names, "ended without having run"
-
-
-def _check_errors(events: list[Json], *, whole: bool) -> Json | None:
-    """The error event stands right before `response.failed`, and nowhere else."""
-    places = [index for index, event in enumerate(events) if event["type"] == "error"]
-    failed = events[-1]["type"] == "response.failed"
-    if not failed or (not whole and len(events) == 1):
-        assert places == [], "an error event without response.failed"
-        return None
-    assert places == [len(events) - 2], "not one error event right before response.failed"
-    event = events[-2]
-    nested: Json = event["error"]
-    assert set(nested) == {"type", "code", "message", "param"}, "the nested error has other members"
-    assert all(event[key] == nested[key] for key in ("code", "message", "param")), "the two forms of the error disagree"
-    words = [nested["type"], nested["code"], nested["message"]]
-    assert all(isinstance(word, str) and word for word in words), "an error without a type, code or message"
-    assert events[-1]["response"]["error"]["message"] == nested["message"], "the response says another cause"
-    return nested
 
 
 # --- items -------------------------------------------------------------------------------------------
@@ -303,7 +290,7 @@ class _Item:
 
 
 @dataclass
-class _Walk:
+class _Items:
     """The lives of all items, step by step."""
 
     items: list[_Item] = field(default_factory=list[_Item])

@@ -10,12 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tests.e2e.client import fetch
+from tests.e2e.exchanges import Writer
+from tests.e2e.wire import WIRE
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 20.0
@@ -35,6 +38,7 @@ class ServerProcess:
             stderr=self._log,
             env={"STRATA_STORE": str(folder / "store.db"), **os.environ, "PYTHONUNBUFFERED": "1"},
         )
+        self._writer: Writer = _writer_of([*command, *options])
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._pump, daemon=True).start()
         self.port = 0
@@ -50,6 +54,7 @@ class ServerProcess:
         line = self._lines.get(timeout=START_DEADLINE_S)
         assert line.startswith(b"ready: "), (line, self.log())
         self.port = int(line.split()[1].split(b":")[2].split(b"/")[0])
+        WIRE.listen(self.port, self._writer)
 
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace")
@@ -67,6 +72,7 @@ class ServerProcess:
 
     def end(self) -> int:
         """Stop it as a user does (SIGTERM); returns the exit code."""
+        WIRE.forget(self.port)
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -94,6 +100,13 @@ class ServerProcess:
         """Nothing runs, waits or finishes."""
         status = self.status
         return status["queue"]["running"] == status["queue"]["waiting"] == status["engine"]["finishing"] == 0
+
+
+def _writer_of(words: Sequence[str]) -> Writer:
+    given = dict(pairwise(words))
+    if given.get("--engine") in ("fake", "strata"):
+        return "us"
+    return "its responses" if given.get("--upstream-api") == "responses" else "upstream"
 
 
 def wait_for(condition: Callable[[], bool], what: str, deadline_s: float = EVENT_DEADLINE_S) -> None:

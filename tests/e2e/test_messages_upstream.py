@@ -25,6 +25,7 @@ from tests.e2e.messages_client import (
     streamed,
     total,
 )
+from tests.e2e.wire import Wire
 from tests.scripted_upstream import (
     DONE,
     LAST_CHUNK,
@@ -143,7 +144,6 @@ CASES: dict[str, Case] = {
     ),
     "content filter": Case(says({"content": "Hel"}, word="content_filter"), "refusal", ("Hel",)),
     "json cut": Case(says({"content": '{"a": '}, word="length"), "max_tokens", ('{"a": ',), fields=FORMAT),
-    "odd number": Case(says(call('{"a": NaN}', "add"), word="tool_calls"), "tool_use", calls=('{"a": NaN}',)),
 }
 
 
@@ -171,6 +171,7 @@ SCRIPTS: dict[str, Script] = {
     **{f"lie: {name}": lie.script(1) for name, lie in LIES.items()},
     **{name: given[0] for name, given in SINGLE.items()},
     **{f"refused: {name}": (lambda peer, raw=given[0]: peer.send(raw)) for name, given in REFUSED.items()},
+    "odd number": says(call('{"a": NaN}', "add"), word="tool_calls"),
     "bad": refuses(400, "a field is wrong"),
     "busy": refuses(429, "slow down", retry_after="7"),
     "unknown model": refuses(404, "no such model"),
@@ -202,11 +203,17 @@ def test_each_ending_of_an_upstream_is_told_in_the_apis_words(front: Gateway, na
             "output_tokens": 7,
             "output_tokens_details": {"thinking_tokens": 2},
         }
-    if name != "odd number":
-        finished(front.port, request(name, tools=[ADD], **case.fields))
-    else:  # no JSON has such a value: what a strict reader could not read is null
-        body = send(front.port, request(name, tools=[ADD], stream=False)).json
-        assert body["content"][0]["input"] == {"a": None}
+    finished(front.port, request(name, tools=[ADD], **case.fields))
+
+
+@pytest.mark.xfail(strict=True, reason="engine/tool_deltas.py takes NaN for JSON")
+def test_arguments_with_a_number_that_is_none_are_not_json(front: Gateway, wire: Wire) -> None:
+    try:
+        ending = failed(front.port, request("odd number", tools=[ADD]), 502)
+        assert ending.error is not None
+        assert "not JSON" in ending.error["message"]
+    finally:
+        wire.dismiss("the call is told as whole")
 
 
 @pytest.mark.parametrize("name", LIES)

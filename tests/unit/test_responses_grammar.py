@@ -23,7 +23,8 @@ from engine.events import (
 )
 from serve.entries import Beat, Entry
 from tests.e2e.client import Answer
-from tests.e2e.responses_grammar import check_response_object, check_response_stream
+from tests.e2e.frames import read_frames
+from tests.e2e.responses_grammar import ResponseWalk, check_response_object, check_response_stream
 from tests.unit.serve.encode.response_streams import Json, answer, encode, ended, head
 
 USAGE = Usage(10, 8, 3, 2)
@@ -151,8 +152,8 @@ BREAKS: list[tuple[str, str, Change]] = [
     ("completed", "no integer", put(DELTA, "sequence_number", to="7")),
     # the terminal
     ("completed", "ends with", lambda events: events.pop()),
-    ("completed", "two terminals", again(END)),
-    ("failed", "two terminals", insert(FAILED[-1], 3)),
+    ("completed", "after the terminal", again(END)),
+    ("failed", "no error event right before", insert(FAILED[-1], 3)),
     ("completed", "contradicts", put(END, "type", to=CUT)),
     ("incomplete", "contradicts", put(CUT, "type", to=END)),
     ("cancelled", "unknown event", put(STOP, "type", to=f"{R}done")),
@@ -167,9 +168,9 @@ BREAKS: list[tuple[str, str, Change]] = [
     ("background", "queued again", again(f"{R}queued", PART_ADDED)),
     ("background", "while queued", lambda events: (events.pop(3), renumbered(events))),
     # embedded responses
-    ("completed", "identity", put(END, "response", "id", to="resp_other")),
-    ("completed", "identity", put(f"{R}in_progress", "response", "model", to="other")),
-    ("completed", "identity", put(END, "response", "created_at", to=1)),
+    ("completed", "changed its id", put(END, "response", "id", to="resp_other")),
+    ("completed", "changed its model", put(f"{R}in_progress", "response", "model", to="other")),
+    ("completed", "changed its created_at", put(END, "response", "created_at", to=1)),
     ("completed", "carries output", put(f"{R}in_progress", "response", "output", to=OUTPUT[:1])),
     ("completed", "completed_at, but", put(END, "response", "completed_at", to=None)),
     ("incomplete", "completed_at, but", put(CUT, "response", "completed_at", to=5)),
@@ -189,10 +190,10 @@ BREAKS: list[tuple[str, str, Change]] = [
     ("completed", "a count that is none", put(END, "response", "usage", "input_tokens", to=-1)),
     ("completed", "running response with usage", put(f"{R}in_progress", "response", "usage", to={})),
     # errors
-    ("failed", "not one error event", drop("error")),
-    ("failed", "not one error event", again("error")),
-    ("failed", "not one error event", move("error", DONE)),
-    ("completed", "error event without", insert(FAILED[-2])),
+    ("failed", "no error event right before", drop("error")),
+    ("failed", "error after the error", again("error")),
+    ("failed", "added after the error", move("error", DONE)),
+    ("completed", "completed after the error", insert(FAILED[-2])),
     ("failed", "disagree", put("error", "message", to="another")),
     ("failed", "other members", put("error", "error", to={"message": "gone"})),
     ("failed", "without a type, code", both(put("error", "code", to=""), put("error", "error", "code", to=""))),
@@ -250,8 +251,8 @@ BREAKS: list[tuple[str, str, Change]] = [
     ("cancelled", "item in progress", put(STOP, "response", "output", 2, "status", to="in_progress")),
     ("cancelled", "cut call that is not", put(STOP, "response", "output", 2, to={**OUTPUT[2], "id": CALL_ID})),
     ("failed", "arguments are not what", put(FAIL, "response", "output", 2, "arguments", to='{"a"')),
-    ("failed", "broken arguments", put(FAIL, "response", "output", 2, "status", to="completed")),
-    ("completed", "broken arguments", put(END, "response", "output", 2, "arguments", to='{"a":')),
+    ("failed", "not JSON", put(FAIL, "response", "output", 2, "status", to="completed")),
+    ("completed", "not JSON", put(END, "response", "output", 2, "arguments", to='{"a":')),
     ("completed", "are no object", put(END, "response", "output", 2, "arguments", to="[1]")),
     ("completed", "NaN is not JSON", put(END, "response", "output", 2, "arguments", to='{"a": NaN}')),
     ("incomplete", "behind one that was cut", insert({**COMPLETED[place(COMPLETED, ADDED)]})),
@@ -269,6 +270,18 @@ def test_a_whole_stream_passes(name: str) -> None:
     assert ending.status == events[-1]["type"].removeprefix("response.")
     assert ending.reasoning == ["hm"]
     assert (ending.error is not None) == name.startswith("failed")
+
+
+@pytest.mark.parametrize("first", [0, 8])
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_stream_that_was_left_passes_wherever_it_was_cut(name: str, first: int) -> None:
+    body = answer(WHOLE[name][first:]).body
+    for cut in range(0, len(body), 7):
+        walk = ResponseWalk(first)
+        for event in read_frames(body[:cut], whole=False, beats=False):
+            walk.feed(event)
+        with pytest.raises(AssertionError, match="ends with"):
+            walk.end()
 
 
 def test_the_ending_has_what_was_said_by_kind() -> None:
@@ -332,15 +345,18 @@ BODY = answer(COMPLETED).body
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        (broken(BODY, status=500), "HTTP error"),
+        (broken(BODY, status=500), "no stream"),
         (broken(BODY, kind="application/json"), "not an event stream"),
         (broken(BODY, terminated=False), "was cut"),
         (broken(BODY[:-1]), "not whole"),
-        (broken(BODY + b"data: [DONE]\n\n"), "not an event and a data line"),
-        (broken(BODY + b": keep-alive\n\n"), "not an event and a data line"),
-        (broken(BODY.replace(b"event: response.completed\n", b"")), "not an event and a data line"),
-        (broken(BODY.replace(b"event: response.completed", b"id: 7")), "not an event line"),
-        (broken(BODY.replace(b"event: response.completed", b"event: response.failed")), "not the type"),
+        (broken(BODY + b"data: [DONE]\n\n"), "not JSON"),
+        (broken(BODY + b": keep-alive\n\n"), "an event for heartbeats"),
+        (broken(BODY.replace(b"event: response.completed\n", b"")), "event line says None"),
+        (broken(BODY.replace(b"event: response.completed", b"id: 7")), "not one data line"),
+        (
+            broken(BODY.replace(b"event: response.completed", b"event: response.failed")),
+            "event line says 'response.failed'",
+        ),
         (broken(BODY.replace(b"data: ", b"data:", 1)), "not a data line"),
         (broken(BODY.replace(b'"delta": "!"', '"delta": "\u2028"'.encode())), "ends lines for some"),
         (broken(BODY.replace(b'"created_at": 1700000000', b'"created_at": NaN')), "NaN is not JSON"),
@@ -377,7 +393,7 @@ REST_BREAKS: list[tuple[str, str, Change]] = [
     ("completed", "not the one that was done", put(DONE, "item", "content", 0, "text", to="?")),
     ("completed", "another item's id", put(DELTA, "item_id", to="msg_other")),
     ("completed", "index of no item", put(DELTA, "output_index", to=9)),
-    ("failed", "not one error event", put("error", "type", to=f"{R}in_progress")),
+    ("failed", "no error event right before", put("error", "type", to=f"{R}in_progress")),
 ]
 
 

@@ -227,6 +227,14 @@ SHAPES: dict[str, Shape] = {
 }
 
 
+LINE_ENDS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"}
+
+
+def as_passed(data: bytes) -> bytes:
+    """What of a shape's bytes comes to the client: line ends that are no line ends in JSON leave escaped."""
+    return data.decode().translate(str.maketrans(LINE_ENDS)).encode()
+
+
 def relay(shape: Shape = NOTHING, identity: Identity = IDENTITY, **options: Any) -> ChatRelay:
     numbers = count()
     plan = RelayPlan("stream", identity, choices=shape.choices, usage=shape.usage, tools=shape.tools)

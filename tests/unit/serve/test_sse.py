@@ -44,6 +44,22 @@ def test_events_in_a_row_stay_apart() -> None:
     assert read(wire) == [("a", '{"n": 1}'), ("b", '{"n": 2}'), ("message", "[DONE]")]
 
 
+@pytest.mark.parametrize(
+    "text", [text for text in TEXTS if "\ud83d" not in text] + ["\x80\x9f\xa0“”€\u2027\u202a"], ids=ascii
+)
+def test_events_that_somebody_else_wrote_end_lines_for_no_reader(text: str) -> None:
+    wire = b"data: " + json.dumps({"delta": text}, ensure_ascii=False).encode() + b"\n\n"
+    made = sse.without_line_ends(wire + wire).decode("utf-8")
+    assert made.splitlines() == made.split("\n")[:-1]
+    assert [json.loads(data) for _, data in read(made.encode())] == [{"delta": text}] * 2
+    assert not set(made) & {"\x7f", *map(chr, range(0x80, 0xA0))}
+
+
+@pytest.mark.parametrize("text", ["plain", "“é€漢😀”", "\\u2028"])
+def test_what_ends_no_line_stays_as_somebody_else_wrote_it(text: str) -> None:
+    assert sse.without_line_ends(text.encode()) == text.encode()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_json_is_refused_and_not_sent(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):

@@ -21,7 +21,7 @@ from serve.verify import verified
 from tests.e2e.client import Answer
 from tests.e2e.grammar import check_chat_stream, check_choices
 from tests.scripted_upstream import DONE, delta, event
-from tests.unit.engine.passing_shapes import PIECES, SHAPES, Shape, chunk, passed, pieces_of, read, relay
+from tests.unit.engine.passing_shapes import PIECES, SHAPES, Shape, as_passed, chunk, passed, pieces_of, read, relay
 from tests.unit.engine.wire_shapes import BROKEN, ERRORS, HELLO, NOTHING, ROLE, USAGE_CHUNK, WHOLE, chunks, tool
 
 OURS = chat.Head("chatcmpl-ours", 7, "ours", passes=True)
@@ -55,10 +55,8 @@ def sent(data: bytes, shape: Shape, *, cut: bool = False, check: object = None) 
 def test_a_right_stream_is_the_upstreams_own_and_keeps_the_grammar(name: str) -> None:
     shape = SHAPES[name]
     answer = sent(shape.data, shape)
-    assert answer.body == shape.data
-    check_choices(
-        answer, shape.choices, repeated_role=name in ("ollama", "raw separators and emoji", "escaped surrogate pairs")
-    )
+    assert answer.body == as_passed(shape.data)
+    check_choices(answer, shape.choices)
 
 
 def test_nothing_is_said_before_the_upstream_speaks() -> None:
@@ -169,7 +167,7 @@ def test_every_wire_shape_keeps_the_grammar(name: str) -> None:
         for usage in (False, True):
             data = before + shapes[name][0]
             answer = sent(data, Shape(b"", usage=usage))
-            (ending,) = check_choices(answer, 1, repeated_role=True)
+            (ending,) = check_choices(answer, 1)
             *_, expected = read(data)
             assert (ending.finish_reason == "error") == isinstance(expected, Failed)
             if isinstance(expected, Failed):
@@ -217,7 +215,7 @@ def test_any_stream_says_what_a_reader_finds_and_keeps_the_grammar(bits: list[by
     expected = read(data)
     assert outcome(events[-1]) == outcome(expected[-1])
     assert pieces_of(events) == [item for item in expected if isinstance(item, PIECES)]
-    (ending,) = check_choices(wire(verified(iter(events), None), head(include_usage=usage)), 1, repeated_role=True)
+    (ending,) = check_choices(wire(verified(iter(events), None), head(include_usage=usage)), 1)
     assert ending.content == "".join(item.text for item in expected if isinstance(item, Text))
     assert (ending.finish_reason == "error") == isinstance(expected[-1], Failed)
 
@@ -259,7 +257,7 @@ def test_any_stream_of_two_choices_keeps_the_grammar(bits: list[bytes], size: in
 
 def test_the_body_of_a_whole_answer_says_what_the_stream_says() -> None:
     for name, shape in SHAPES.items():
-        stream = check_choices(sent(shape.data, shape), shape.choices, repeated_role=True)
+        stream = check_choices(sent(shape.data, shape), shape.choices)
         terminal = passed([shape.data], relay(shape, form="whole"))[-1]
         assert isinstance(terminal, Finished)
         body = json.loads(terminal.raw)
