@@ -107,13 +107,15 @@ def writer_for(parameters: Mapping[str, object], key: str) -> ValueWriter:
     not declared, or whose schema names no type, is a string."""
     properties = parameters.get("properties")
     schema = cast(Mapping[str, object], properties).get(key) if isinstance(properties, Mapping) else None
-    types = _types(schema, parameters, _REF_DEPTH)
+    types = _types(schema, parameters, _REF_DEPTH, set())
     return StringWriter() if not types or types == _STRING_ONLY else TypedWriter(types)
 
 
-def _types(schema: object, root: Mapping[str, object], depth: int) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or depth == 0:
+def _types(schema: object, root: Mapping[str, object], depth: int, seen: set[int]) -> frozenset[str]:
+    """The types that a schema names. `seen`: the ids of the schemas looked at before, so that none is twice."""
+    if not isinstance(schema, Mapping) or depth == 0 or id(cast(object, schema)) in seen:
         return frozenset()
+    seen.add(id(cast(object, schema)))
     fields = cast(Mapping[str, object], schema)
     named = fields.get("type")
     if isinstance(named, str):
@@ -126,12 +128,12 @@ def _types(schema: object, root: Mapping[str, object], depth: int) -> frozenset[
         return frozenset[str]().union(*map(_type_of, texts))
     reference = fields.get("$ref")
     if isinstance(reference, str):
-        return _types(_part(root, reference), root, depth - 1)
+        return _types(_part(root, reference), root, depth - 1, seen)
     found = frozenset[str]()
     for keyword in ("anyOf", "oneOf", "allOf"):
         branches = fields.get(keyword)
         if isinstance(branches, list):
-            found = found.union(*(_types(branch, root, depth - 1) for branch in cast(list[object], branches)))
+            found = found.union(*(_types(part, root, depth - 1, seen) for part in cast(list[object], branches)))
     if not found and ("properties" in fields or "additionalProperties" in fields):
         return frozenset({"object"})
     if not found and ("items" in fields or "prefixItems" in fields):

@@ -19,7 +19,7 @@ from tests.unit.serve.assemble.dialogue import LENGTH, STOP, config, function_ca
 
 EXAMPLES = 500
 LONG_EXAMPLES = 20_000
-LONG_PARTS = 10
+LONG_PARTS = 20
 """The long run in parts, so that none comes near the suite's time limit."""
 
 how_many = pytest.mark.parametrize(
@@ -27,7 +27,9 @@ how_many = pytest.mark.parametrize(
     [
         pytest.param(EXAMPLES, id="short"),
         *(
-            pytest.param(LONG_EXAMPLES // LONG_PARTS, id=f"long-{part}", marks=pytest.mark.long)
+            pytest.param(
+                LONG_EXAMPLES // LONG_PARTS, id=f"long-{part}", marks=[pytest.mark.long, pytest.mark.timeout(600)]
+            )
             for part in range(LONG_PARTS)
         ),
     ],
@@ -73,7 +75,7 @@ IN_FUNCTION = [
     "7", "x", "STOP", "<par", "</func", "</tool", "<tool_c", "<", "é", "</think>",
 ]  # fmt: skip
 
-words = st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=3))
+words = st.sampled_from(FRAGMENTS) | st.text(max_size=3)
 in_json = st.lists(st.sampled_from(IN_JSON), max_size=7).map("".join)
 in_function = st.lists(st.sampled_from(IN_FUNCTION), max_size=9).map("".join)
 names = st.sampled_from(["f", "f", "g", "other"])
@@ -93,15 +95,16 @@ ODD = [
     "word ", "안녕", "😀", "e\u0301", "\u202e", "\u2028", "\x00", "\x1b[0m", "\r\n", "a < b", "<b>", "\n", "STO", "</",
     "{", "<think", "}",
 ]  # fmt: skip
-odd_texts = st.lists(st.sampled_from(ODD) | st.text(max_size=5), max_size=5).map("".join)
-tags_in_values = st.lists(
-    st.sampled_from(["<tool_call>", "</tool_call>", "<function=f>", "</function>", "<think>", "STOP", "x ", "\n"])
-    | st.sampled_from([f"\n{function_call('g', a='1')}\n", f"\n{json_call('f', '{}')}\n"])
-    | odd_texts,
-    max_size=4,
-).map("".join)
-PARAMETER_TAGS = ["", "</parameter>", "<parameter=a>", "</think>", "</parameter>\n</function>\n</tool_call>"]
-any_tags = st.tuples(tags_in_values, st.sampled_from(PARAMETER_TAGS), odd_texts).map("".join)
+IN_VALUES = [
+    "<tool_call>", "</tool_call>", "<function=f>", "</function>", "<think>", "STOP", "x ", "\n",
+    f"\n{function_call('g', a='1')}\n", f"\n{json_call('f', '{}')}\n", *ODD,
+]  # fmt: skip
+PARAMETER_TAGS = ["</parameter>", "<parameter=a>", "</think>", "</parameter>\n</function>\n</tool_call>"]
+KEYS: list[str] = ["a", "c", "도시"]
+
+odd_texts = st.lists(st.sampled_from(ODD), max_size=5).map("".join) | st.text(max_size=8)
+tags_in_values = st.lists(st.sampled_from(IN_VALUES), max_size=5).map("".join) | st.text(max_size=8)
+any_tags = st.lists(st.sampled_from(IN_VALUES + PARAMETER_TAGS), max_size=5).map("".join)
 """Of the JSON form, whose strings end where JSON says; the other form's values have rules (`test_function_call`)."""
 
 
@@ -121,14 +124,16 @@ def _clean(text: str) -> str:
 def answers(draw: st.DrawFn) -> list[Written]:
     """Texts and calls in turn."""
     parts: list[Written] = []
+    values = any_tags
     for _ in range(draw(st.integers(0, 4))):
         name = draw(st.sampled_from(["", "", "f", "g", "other"]))
         if not name:
             parts.append(Written(_clean(draw(odd_texts))))
             continue
         in_json = draw(st.booleans())
-        values = any_tags if in_json else tags_in_values
-        arguments = draw(st.dictionaries(st.sampled_from(["a", "c", "도시"]), values.map(_clean), max_size=3))
+        # a `</parameter>` after the tag form, text between, may as well end that call's value: rule 4 of `FunctionCall`
+        values = values if in_json else tags_in_values
+        arguments = dict(zip(KEYS, map(_clean, draw(st.lists(values, max_size=len(KEYS)))), strict=False))
         if in_json:
             text = json_call(name, json.dumps(arguments, ensure_ascii=draw(st.booleans())))
         else:

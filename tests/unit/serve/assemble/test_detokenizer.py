@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -46,6 +48,21 @@ def test_broken_character_is_given_at_once_not_at_the_end() -> None:
     assert decoder.feed(b"A") == "\ufffdA"
     assert decoder.feed(b"\xff") == "\ufffd"
     assert decoder.flush() == ""
+
+
+BORDERS = bytes.fromhex("41 80 8f 90 9f a0 bf c1 c2 e0 ed ef f0 f4 f5 ff")
+"""Of every range that UTF-8 tells apart, its ends."""
+
+
+def test_after_every_byte_only_the_beginning_of_a_character_is_held() -> None:
+    characters = (chr(point).encode() for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000)
+    beginnings = {character[:length] for character in characters for length in range(1, len(character))}
+    for sequence in map(bytes, itertools.product(BORDERS, repeat=4)):
+        decoder, given = Detokenizer(), ""
+        for end in range(1, len(sequence) + 1):
+            given += decoder.feed(sequence[end - 1 : end])
+            held = next((n for n in (3, 2, 1) if n <= end and sequence[end - n : end] in beginnings), 0)
+            assert given == sequence[: end - held].decode("utf-8", "replace"), sequence[:end]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

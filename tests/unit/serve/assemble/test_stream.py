@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,7 +26,6 @@ from engine.events import (
     Usage,
 )
 from serve.assemble import ParseConfig, assemble
-from serve.assemble.channels import Channels
 from serve.tokenizer import ByteTokenizer
 from tests.unit.serve.assemble.dialogue import (
     END_ID,
@@ -277,73 +273,3 @@ def test_byte_tokenizer_gives_the_same_as_pieces() -> None:
     happened = list(assemble(iter([*map(Token, ids), STOP]), tokenizer, parse, lambda: "call_0"))
     assert said(happened) == tell(written, parse)
     assert isinstance(happened[-2], ToolCallEnd)
-
-
-# --- cost --------------------------------------------------------------------------------------------
-
-
-OPENINGS: dict[str, tuple[str, ParseConfig]] = {
-    "text": ("", config(tools=["f"], stop=["STOP"])),
-    "reasoning": ("", config(thinking=True, tools=["f"])),
-    "tag call": ("<tool_call>\n<function=f>\n<parameter=a>\n", TOOLS),
-    "JSON call": ('<tool_call>\n{"name": "f", "arguments": {"a": "', TOOLS),
-    "after a call": (F + " text that is held: ", TOOLS),
-    "undeclared call": ("<tool_call>\n<function=other>\n<parameter=a>\n", TOOLS),
-    "call in reasoning": (F, config(thinking=True, tools=["f"])),
-    "broken call": ('<tool_call>{"x" ', TOOLS),
-}
-WORDS = "word <b> </par ST"
-
-
-@pytest.mark.parametrize("opening, parse", OPENINGS.values(), ids=OPENINGS)
-def test_nothing_that_is_read_again_grows_with_the_answer(opening: str, parse: ParseConfig) -> None:
-    """What the parser keeps as one string (and so rescans or copies with each token) stays short."""
-    channels = Channels(parse, lambda: "call")
-    channels.feed(opening)
-    for _ in range(2_000):
-        channels.feed(WORDS)
-    assert _longest_kept_string(channels) < 400
-
-
-@pytest.mark.parametrize("opening, parse", OPENINGS.values(), ids=OPENINGS)
-def test_late_token_takes_as_many_steps_as_an_early_one(opening: str, parse: ParseConfig) -> None:
-    pieces = [opening.encode() or b".", WORDS.encode()]
-    answer = assemble(
-        iter([Token(0), *(Token(1) for _ in range(1_000)), STOP]), PieceTokenizer(pieces), parse, lambda: "call"
-    )
-    counts = [_steps_of(lambda: [next(answer) for _ in range(50)]) for _ in range(20)]
-    assert max(counts[10:]) <= max(counts[1:10])
-
-
-def _steps_of(work: Callable[[], object]) -> int:
-    """How many functions, Python's and C's, `work` calls."""
-    steps = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal steps
-        steps += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    gc.disable()  # its callbacks would be counted, too
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-        gc.enable()
-    return steps
-
-
-def _longest_kept_string(root: object) -> int:
-    """The longest string reachable from the object's own attributes (not inside lists: those are never rescanned)."""
-    longest, seen, todo = 0, set[int](), [root]
-    while todo:
-        value = todo.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, str):
-            longest = max(longest, len(value))
-        elif type(value).__module__.startswith("serve."):
-            todo += list(getattr(value, "__dict__", {}).values())
-    return longest
