@@ -17,6 +17,7 @@ from engine.events import (
     Terminal,
     Text,
     Tick,
+    Timings,
     ToolCallArgs,
     ToolCallEnd,
     ToolCallStart,
@@ -181,3 +182,16 @@ def test_a_body_that_is_read_later_says_how_it_ended(
     error = body.get("error")
     assert (error and error["code"]) == code
     assert (body["usage"] is None) == (terminal is None)
+
+
+def test_the_clock_is_on_the_last_chunk_of_a_stream_and_in_a_body_that_finished() -> None:
+    usage = Usage(3, 2, timings=Timings(3, 6.0, 2, 8.0))
+    for include_usage in (True, False):
+        shared = chat.Head("chatcmpl-1", 1, "m", include_usage)
+        data = b"".join(frame.data for frame in chat.stream([Text("a"), Finished("stop", usage)], shared))
+        *before, last = [json.loads(line[6:]) for line in data.split(b"\n\n") if line.startswith(b"data: {")]
+        assert last["timings"]["predicted_n"] == 2
+        assert (last["choices"] == []) is include_usage
+        assert not any("timings" in chunk for chunk in before)
+        assert chat.completion(shared, chat.Collected(), Finished("stop", usage)).get("timings") == last["timings"]
+        assert "timings" not in chat.completion(shared, chat.Collected(), Failed(FailKind.DIED, "gone", usage))

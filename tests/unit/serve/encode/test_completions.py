@@ -22,6 +22,7 @@ from engine.events import (
     Terminal,
     Text,
     Tick,
+    Timings,
     Usage,
 )
 from serve import outcomes
@@ -169,3 +170,18 @@ def test_every_text_is_told_exactly_once_whatever_it_is(
     if isinstance(terminal, Finished):
         events += [OfChoice(index, terminal) for index in range(3)]
     assert told(*events, terminal, choices=3, counted=counted).texts == texts
+
+
+def test_the_clock_is_on_the_last_chunk_of_a_stream_and_in_a_body() -> None:
+    end = Finished("stop", Usage(3, 2, timings=Timings(3, 6.0, 2, 8.0)))
+    for include_usage in (True, False):
+        shared = head(counted=include_usage)
+        data = b"".join(frame.data for frame in CompletionStream(shared).frames([Text("a"), end]))
+        *before, last = [json.loads(line[6:]) for line in data.split(b"\n\n") if line.startswith(b"data: {")]
+        assert last["timings"]["predicted_n"] == 2
+        assert (last["choices"] == []) is include_usage
+        assert not any("timings" in chunk for chunk in before)
+        made = CollectedCompletion(shared)
+        made.add(Text("a"))
+        assert made.completion(end).get("timings") == last["timings"]
+        assert "timings" not in made.completion(Finished("stop", Usage(3, 2)))
