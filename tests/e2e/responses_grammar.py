@@ -36,6 +36,7 @@ EVENT_KEYS: dict[str, set[str]] = {
     "response.function_call_arguments.delta": {*PLACE, "delta"},
     "response.function_call_arguments.done": {*PLACE, "name", "arguments"},
 }
+DELTAS = {"response.output_text.delta", "response.reasoning_text.delta", "response.function_call_arguments.delta"}
 RESPONSE_KEYS = {
     "id", "object", "created_at", "completed_at", "status", "background", "error", "incomplete_details", "instructions",
     "max_output_tokens", "max_tool_calls", "metadata", "model", "output", "parallel_tool_calls", "previous_response_id",
@@ -83,7 +84,7 @@ def check_response_stream(answer: Answer, *, first_number: int = 0) -> ResponseE
 
 class ResponseWalk:
     """One stream, event by event. One that was resumed begins with `first_number`. `theirs`: an upstream's own, passed
-    on, which may have events and items that we never make."""
+    on: there may be events and items that we never make, and an item may have another id at the end."""
 
     def __init__(self, first_number: int = 0, *, theirs: bool = False) -> None:
         self._theirs = theirs
@@ -99,7 +100,8 @@ class ResponseWalk:
         check_has(value, {"type", "sequence_number"}, "an event")
         name, number = value["type"], value["sequence_number"]
         assert event.name == name, f"the event line says {event.name!r} of {name!r}"
-        _check_keys(value)
+        if not self._theirs or name in EVENT_KEYS:
+            _check_keys(value)
         assert type(number) is int, "a sequence number that is no integer"
         assert number == self._first + len(self._events), f"sequence numbers with gaps: {number} after {self._last}"
         assert not self.closed, f"{name} after the terminal {self._last}"
@@ -107,7 +109,7 @@ class ResponseWalk:
         self._events.append(value)
         if name in LIFECYCLE:
             self._lifecycle(value)
-        if self._first == 0:
+        if self._first == 0 and not self._theirs:
             self._check_place(name)
             self._items.step(value)
         if self.closed:
@@ -131,7 +133,7 @@ class ResponseWalk:
     def _lifecycle(self, event: Json) -> None:
         """All embedded responses are whole, of one identity, and of the status that their event's name says."""
         response, name = event["response"], event["type"]
-        check_response_object(response)
+        check_response_object(response, theirs=self._theirs)
         if name == "response.created":
             assert response["status"] in RUNNING, "created with the status of an end"
         else:
@@ -162,7 +164,10 @@ class ResponseWalk:
             error = self._events[-2]
             assert error["type"] == "error", "no error event right before response.failed"
             _check_error(error, response)
-        if self._first == 0:
+        if self._theirs:
+            assert self._first > 0 or self._events[0]["type"] == "response.created", "not response.created first"
+            _check_rest(self._events, response, theirs=True)
+        elif self._first == 0:
             self._items.end(response)
         else:
             assert all(one["type"] != "response.created" for one in self._events), "a resumed stream begins anew"
@@ -192,8 +197,9 @@ def _check_error(event: Json, response: Json) -> None:
 # --- the response object -----------------------------------------------------------------------------
 
 
-def check_response_object(response: Json) -> None:
-    """One response object, running or ended: as body, as stored, or inside an event."""
+def check_response_object(response: Json, *, theirs: bool = False) -> None:
+    """One response object, running or ended: as body, as stored, or inside an event. `theirs`: an upstream's own, which
+    may have items that we never make."""
     check_has(response, RESPONSE_KEYS, "the response")
     status = response["status"]
     assert status in STATUSES, "an unknown status"
@@ -218,6 +224,8 @@ def check_response_object(response: Json) -> None:
         assert response["error"]["message"], "an error without a message"
     _check_usage(response["usage"], status)
     for item in response["output"]:
+        if theirs and item.get("type") not in ITEM_KEYS:
+            continue
         _check_item(item)
         assert status != "completed" or item["status"] == "completed", "completed with an item that is not"
         assert status in RUNNING or item["status"] != "in_progress", "ended with an item in progress"
@@ -408,8 +416,8 @@ def _check_same(item: _Item, last: Json) -> None:
         assert part.get("logprobs", []) == item.logprobs, "the logprobs are not those of the deltas"
 
 
-def _check_rest(events: list[Json], response: Json) -> None:
-    """A resumed stream: what it tells of items is the end of what the terminal says."""
+def _check_rest(events: list[Json], response: Json, *, theirs: bool = False) -> None:
+    """A resumed stream, or one of somebody else: what it tells of items is the end of what the terminal says."""
     output = response["output"]
     rest: dict[int, str] = {}
     for event in events:
@@ -417,6 +425,10 @@ def _check_rest(events: list[Json], response: Json) -> None:
             continue
         assert 0 <= event["output_index"] < len(output), "an index of no item"
         item = output[event["output_index"]]
+        if theirs:
+            if event["type"] in DELTAS and item["type"] in ITEM_KEYS:
+                rest[event["output_index"]] = rest.get(event["output_index"], "") + event["delta"]
+            continue
         assert event.get("item_id", item["id"]) == item["id"], "an event with another item's id"
         if "delta" in event:
             rest[event["output_index"]] = rest.get(event["output_index"], "") + event["delta"]

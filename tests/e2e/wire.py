@@ -27,6 +27,9 @@ class _Noted:
     received: bytearray = field(default_factory=bytearray)
     over: bool = False
     checked: int = 0
+    """How many bytes had come when it was checked last."""
+    right: int = 0
+    """How many whole answers were checked."""
 
     @property
     def alive(self) -> bool:
@@ -84,7 +87,9 @@ class Wire:
         assert reason
         with self._lock:
             for noted in self._noted:
-                noted.checked = len(noted.received)
+                if (end := noted.socket()) is not None:
+                    del self._sockets[end]
+            self._noted.clear()
 
     def check(self) -> None:
         """Check what was noted since the last time.
@@ -95,8 +100,13 @@ class Wire:
             grown = [noted for noted in self._noted if len(noted.received) > noted.checked]
             self._noted = [noted for noted in self._noted if noted.alive]
         for noted in grown:
-            noted.checked = len(noted.received)
-            for asked, told in exchanges(bytes(noted.sent), bytes(noted.received), over=noted.over):
+            self._check(noted)
+
+    def _check(self, noted: _Noted) -> None:
+        noted.checked, before = len(noted.received), noted.right
+        for number, (asked, told) in enumerate(exchanges(bytes(noted.sent), bytes(noted.received), over=noted.over)):
+            if number >= before:
+                noted.right += told.end == "whole"
                 self.streams += told.headers.get("content-type", "").startswith("text/event-stream")
                 try:
                     check_told(asked, told, noted.writer)
