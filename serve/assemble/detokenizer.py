@@ -14,7 +14,11 @@ class Detokenizer:
 
     def feed(self, data: bytes) -> str:
         """The characters that are whole now."""
-        return self._decoder.decode(data)
+        text = self._decoder.decode(data)
+        held = self._decoder.getstate()[0]
+        if held[:1] == b"\xed" and held[1:2] >= b"\xa0":  # half a surrogate pair: Python waits for its third byte
+            text += self._decoder.decode(b"", True)
+        return text
 
     def flush(self) -> str:
         """The end: what is held can no longer become a character."""
