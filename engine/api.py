@@ -61,9 +61,9 @@ class Inflow:
     event was the last one that is there. While the reader has set `outside`, the engine does not wait for bytes: it
     gives a `Tick` where none are there. The reader adds to `waited_s` the seconds that it waited instead.
 
-    `shortcut` (None: there is none) may be called in place of reading the next event, while `outside` and `drained`. It
-    does not wait, and gives bytes for the client where what came says nothing that anybody else has to know: they are
-    counted, and no event tells them. Else it gives b"", and what came is in the next events.
+    `shortcut` is set by the engine while it may be called in place of reading the next event. It does not wait, and
+    gives bytes for the client where what came says nothing that anybody else has to know: they are counted, and no
+    event tells them. Else it gives b"", and what came is in the next events: now they have to be read.
     """
 
     source: int | None = None

@@ -13,7 +13,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
 from engine.api import Inflow
@@ -202,6 +202,14 @@ class Channel:
         elif len(data) < MIN_RECV_BYTES:
             self._recv_bytes = MIN_RECV_BYTES
         return data
+
+    @property
+    def plain_receive(self) -> Callable[[int], bytes] | None:
+        """How bytes are read past this object, by somebody who waits for them outside and does not block; None where
+        more is to be done."""
+        if self._socket is None or self._unsent or not self._outside or isinstance(self._socket, ssl.SSLSocket):
+            return None
+        return self._socket.recv
 
     def _nothing(self) -> None:
         if self.inflow is not None:

@@ -122,6 +122,20 @@ class ChatRelay:
                 self._item(part, events)
         return _in_one_write(events), self._alive
 
+    @property
+    def fits(self) -> Callable[[bytes], bool] | None:
+        """Says whether the next bytes of the stream can go to the client as they are, with nothing to tell anybody.
+        What did is to be counted (`passed`) before anything else is fed. None: nothing can now."""
+        if self._passage is None or self._plan.pieces or not self._blocks.between or self.terminal is not None:
+            return None
+        return self._passage.is_one
+
+    def passed(self, pieces: int) -> None:
+        """So many pieces of those that fit went to the client."""
+        assert self._passage is not None
+        self._unused = 0
+        self._counts.add_texts(pieces, reasoning=self._passage.channel != "content")
+
     def _quick(self, block: bytes) -> Event | None:
         assert self._passage is not None
         texts = self._passage.texts(block)

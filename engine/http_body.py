@@ -18,6 +18,8 @@ from typing import Protocol
 MAX_LINE_BYTES = 16384
 """The most that the line of a chunk's size (with its extensions) or of a trailer may take."""
 MAX_TRAILER_BYTES = 65536
+_SHORT_LINE_BYTES = 30
+"""The usual size lines, those that are remembered, are not longer."""
 
 _CRLF = b"\r\n"
 _SIZE_LINE = re.compile(rb"\r\n([0-9A-Fa-f]{1,20})[ \t]*(?:;[^\0\r\n]*)?")  # §7.1.1: BWS, then extensions, ignored
@@ -36,6 +38,11 @@ class Body(Protocol):
     @property
     def announced(self) -> bool:
         """Whether the head already said where the body ends."""
+        ...
+
+    @property
+    def between_chunks(self) -> bool:
+        """Whether the next byte begins one of HTTP's chunks."""
         ...
 
     @property
@@ -87,10 +94,19 @@ def _values(header: str) -> list[str]:
     return [value for part in header.lower().split(",") if (value := part.strip(" \t"))]
 
 
+def only_chunk(data: bytes) -> bytes:
+    """The data of the chunk, if the bytes are one whole chunk, its CRLF included, and nothing else; else b""."""
+    stop = data.find(_CRLF, 1, 1 + _SHORT_LINE_BYTES)
+    if stop < 0 or _chunk_size(_CRLF + data[:stop]) != len(data) - stop - 4 or not data.endswith(_CRLF):
+        return b""
+    return data[stop + 2 : -2]
+
+
 class _Announced:
     """A body of a known length."""
 
     announced = True
+    between_chunks = False
     problem = None
 
     def __init__(self, length: int) -> None:
@@ -114,6 +130,7 @@ class _UntilEnd:
     """A body that ends with the connection: nobody can tell it from a cut one."""
 
     announced = False
+    between_chunks = False
     problem = None
     rest = b""
 
@@ -142,6 +159,10 @@ class _Chunked:
         self._held = _CRLF  # a delimiter, or a trailer's line, whose end has not come
         self._trailer_bytes = -1  # since the last chunk; -1 before it
 
+    @property
+    def between_chunks(self) -> bool:
+        return self._left == 0 and self._held == _CRLF and self._trailer_bytes < 0
+
     def feed(self, data: bytes) -> bytes:
         left, size = self._left, len(data)
         if left >= size:
@@ -151,6 +172,8 @@ class _Chunked:
             self._trailers(self._held + data)
             return b""
         if not left:
+            if self._held == _CRLF and (only := only_chunk(data)):
+                return only
             data = self._held + data
             size = len(data)
         pieces = [data[:left]] if left else []
@@ -161,7 +184,11 @@ class _Chunked:
                 self._hold(data[at:])
                 break
             delimiter = data[at:stop]
-            length = _chunk_size(delimiter) if len(delimiter) < 32 else _chunk_size.__wrapped__(delimiter)
+            length = (
+                _chunk_size(delimiter)
+                if len(delimiter) <= 2 + _SHORT_LINE_BYTES
+                else _chunk_size.__wrapped__(delimiter)
+            )
             if length <= 0:
                 self._last(length, delimiter, data[stop + 2 :])
                 break

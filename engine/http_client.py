@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import h11
 
 from engine.api import Inflow
-from engine.channel import Channel, ConnectFailed, ConnectionCut, HttpError, words
+from engine.channel import MIN_RECV_BYTES, Channel, ConnectFailed, ConnectionCut, HttpError, words
 from engine.connections import Connections
 from engine.content_coding import CodingDamaged, CodingUnknown, Decoder, decoder_for
-from engine.http_body import Body, FramingUnknown, body_of
+from engine.http_body import Body, FramingUnknown, body_of, only_chunk
 from engine.origin import Origin, origin_of
 
 __all__ = [
+    "Ahead",
     "BadAnswer",
     "ConnectFailed",
     "Connected",
@@ -77,11 +78,12 @@ def exchange(
     tls: ssl.SSLContext | None = None,
     kept: Connections | None = None,
     inflow: Inflow | None = None,
+    ahead: Ahead | None = None,
 ) -> Generator[Step, None, None]:
     """Send one request; yield `Connected`, the answer's `Head`, body pieces (decoded), and None at least every `tick_s`
     seconds while nothing comes. Returning means that the answer is whole. `path` is absolute (the origin's base is not
     added). `kept` is where connections are taken from and given back to; without it the server is told to close.
-    `inflow` is told where the body comes from.
+    `inflow` is told where the body comes from; `ahead` is another way to it.
 
     A kept connection that ends before any byte of the answer came is replaced by a new one, once, whatever the method.
     A server closes idle connections when it likes, so this is nearly always a request that it never saw. RFC 9110
@@ -97,10 +99,11 @@ def exchange(
     if body or method == "POST":
         fields.append(("Content-Length", str(len(body))))
     answer, request = _begin(method, path, fields, body)
+    ahead = ahead or Ahead()
     channel = None if kept is None else kept.take(origin, tls, tick_s)
     if channel is not None:
         try:
-            yield from _converse(channel, answer, request, kept, inflow)
+            yield from _converse(channel, answer, request, kept, inflow, ahead)
             return
         except ConnectionCut:
             if answer.begun:
@@ -109,7 +112,7 @@ def exchange(
     channel = Channel(origin, tls, tick_s)
     try:
         yield from channel.connect(connect_s)
-        yield from _converse(channel, answer, request, kept, inflow)
+        yield from _converse(channel, answer, request, kept, inflow, ahead)
     except BaseException:
         channel.close()
         raise
@@ -130,7 +133,7 @@ def _begin(method: str, path: str, fields: list[tuple[str, str]], body: bytes) -
 
 
 def _converse(
-    channel: Channel, answer: _Answer, request: bytes, kept: Connections | None, inflow: Inflow | None
+    channel: Channel, answer: _Answer, request: bytes, kept: Connections | None, inflow: Inflow | None, ahead: Ahead
 ) -> Generator[Step, None, None]:
     """Write the request and read the answer. The connection is kept or closed afterwards."""
     keep = False
@@ -138,25 +141,101 @@ def _converse(
     try:
         yield Connected()
         channel.send(request)
-        while not answer.whole:
-            try:
-                data = channel.receive()
-            except OSError as error:
-                raise ConnectionCut(f"the connection broke: {words(error)}") from None
-            if data is None:
-                yield None
-                continue
-            steps = answer.feed(data)
+        ahead.begin(channel, answer)
+        while (steps := ahead.steps()) is not None:
             if inflow is not None and (answer.whole or type(steps) is not tuple):
                 inflow.drained = False  # there is more to say than one piece
             yield from steps
         keep = answer.leaves_connection
     finally:
+        ahead.end()
         channel.let_go()
         if keep and kept is not None:
             kept.give(channel, answer.server_idle_s)
         else:
             channel.close()
+
+
+_NOTHING: tuple[Step, ...] = (None,)
+
+
+class Ahead:
+    """What comes from the connection, read by the exchange as it goes on, or, while it rests, by `take`. What `take`
+    does not give out the exchange gives next. Not thread-safe.
+
+    Where hundreds of streams take turns, each call finds nothing of its stream in the processor's caches, and most of
+    its time is waiting for memory. So `take` touches as few objects as it can.
+    """
+
+    __slots__ = ("_answer", "_channel", "_error", "_fits", "_held", "_receive", "_taken")
+
+    def __init__(self) -> None:
+        self._channel: Channel | None = None
+        self._answer: _Answer | None = None
+        self._held: bytes | None = None
+        self._error: OSError | None = None
+        self._receive: Callable[[int], bytes] | None = None
+        self._fits: Callable[[bytes], bool] | None = None
+        self._taken = 0
+
+    def begin(self, channel: Channel, answer: _Answer) -> None:
+        """The exchange has sent its request."""
+        self._channel, self._answer = channel, answer
+
+    def end(self) -> None:
+        """The exchange is over."""
+        self._channel = self._answer = self._held = self._error = self._receive = self._fits = None
+
+    def open(self, fits: Callable[[bytes], bool]) -> bool:
+        """From now on `take` looks for a chunk whose data `fits`. Whether that can be: the next byte begins a chunk,
+        and nobody but the system knows it yet."""
+        if self._channel is None or self._answer is None or not self._answer.between_chunks:
+            return False
+        self._receive, self._fits = self._channel.plain_receive, fits
+        return self._receive is not None
+
+    def take(self) -> bytes:
+        """The data of the next chunk of the body, if it is there, alone, and fits; b"": the exchange goes on. Does not
+        block."""
+        if self._receive is None or self._fits is None:
+            return b""
+        try:
+            data = self._receive(MIN_RECV_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError as error:  # the system tells it once
+            self._receive, self._error = None, error
+            return b""
+        piece = only_chunk(data)
+        if piece and self._fits(piece):
+            self._taken += 1
+            return piece
+        self._receive, self._held = None, data
+        return b""
+
+    def close(self) -> int:
+        """From now on `take` gives nothing; how many pieces it gave."""
+        taken, self._taken = self._taken, 0
+        self._receive = self._fits = None
+        return taken
+
+    def steps(self) -> Iterable[Step] | None:
+        """The exchange's next steps; None where there are no more. Blocks for a tick at most.
+
+        Raises: ConnectionCut.
+        """
+        assert self._channel is not None and self._answer is not None
+        if self._answer.whole:
+            return None
+        data, self._held = self._held, None
+        try:
+            if self._error is not None:
+                raise self._error
+            if data is None:
+                data = self._channel.receive()
+        except OSError as error:
+            raise ConnectionCut(f"the connection broke: {words(error)}") from None
+        return _NOTHING if data is None else self._answer.feed(data)
 
 
 class _Answer:
@@ -171,6 +250,11 @@ class _Answer:
         self._persistent = False
         self.begun = False
         self.whole = False
+
+    @property
+    def between_chunks(self) -> bool:
+        """Whether the next byte begins a chunk of a body that is given as it comes."""
+        return self._decoder is None and self._body is not None and self._body.between_chunks
 
     def feed(self, data: bytes) -> Iterable[Step]:
         """Read the next bytes; b"" is the end of the connection. Gives a step at least; reading them may raise

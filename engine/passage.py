@@ -28,6 +28,7 @@ _STRING = (
     rb'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
     rb"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))*+"
 )
+_ONE = re.compile(_STRING)
 _STRINGS = re.compile(_STRING + rb"(?:\n" + _STRING + rb")*+")  # a line each
 _JSON_STRING = r'"(?:[^"\\]|\\.)*+"'
 _MEMBER = {name: re.compile(rf'"{name}":\s?({_JSON_STRING})') for name in CHANNELS}
@@ -38,11 +39,28 @@ _MARK = '\u2603 \\ " mark'
 class Passage:
     """Chunks that say nothing but more text in `channel` of the only choice."""
 
+    __slots__ = ("_after", "_before", "_between", "channel")
+
     def __init__(self, channel: Channel, before: bytes, after: bytes) -> None:
         self.channel = channel
         self._before = before
         self._after = after
         self._between = after + before
+
+    def is_one(self, block: bytes) -> bool:
+        """Whether the block is one chunk of this kind with a text that is not empty: `texts`, for the usual case."""
+        start, end = len(self._before), len(block) - len(self._after)
+        if end <= start or not block.startswith(self._before) or not block.endswith(self._after):
+            return False
+        if _ONE.fullmatch(block, start, end) is None:
+            return False
+        if block.isascii():
+            return True
+        try:
+            block[start:end].decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return True
 
     def texts(self, block: bytes) -> list[bytes] | None:
         """The JSON strings' insides, in order, if the block is whole chunks of this kind and nothing else."""

@@ -21,6 +21,7 @@ from engine.chunk_repair import Identity
 from engine.completion_reader import CompletionReader
 from engine.events import Accepted, Cancelled, Event, Failed, FailKind, Relayed, Tick
 from engine.http_client import (
+    Ahead,
     BadAnswer,
     Connected,
     ConnectFailed,
@@ -196,6 +197,7 @@ class Call:
         self._cancel = cancel
         self._on_contact = on_contact
         inflow = request.inflow if isinstance(request, ChatRequest) else None
+        self._ahead = Ahead()
         self._steps = exchange(
             plan.origin,
             request.method if isinstance(request, NativeRequest) else "POST",
@@ -207,6 +209,7 @@ class Call:
             tls=plan.tls,
             kept=plan.kept,
             inflow=inflow,
+            ahead=self._ahead,
         )
         self._inflow = inflow
         self._reader = _reader(plan, request)
@@ -221,18 +224,38 @@ class Call:
         """The answer, ending with one terminal. Closing it closes the connection."""
         try:
             while True:
+                if self._inflow is not None and self._inflow.shortcut is not None:
+                    self._settle()
                 if self._cancel.is_set():
                     yield Cancelled(self._cancel.by, self._reader.usage if self._accepted else None)
                     return
                 events = self._advance() or [Tick()]
                 if self._inflow is not None and len(events) > 1:
                     self._inflow.drained = False
+                elif self._inflow is not None and self._inflow.outside and self._inflow.drained:
+                    self._open_shortcut()
                 for event in events:
                     yield event
                     if event is self._reader.terminal or isinstance(event, Failed):
                         return
         finally:
+            if self._inflow is not None:
+                self._inflow.shortcut = None
             self._steps.close()
+
+    def _settle(self) -> None:
+        """What went to the client past us counts as what we passed."""
+        assert self._inflow is not None
+        self._inflow.shortcut = None
+        if (pieces := self._ahead.close()) and isinstance(self._reader, ChatRelay):
+            self._reader.passed(pieces)
+            self._quiet_s = 0.0
+
+    def _open_shortcut(self) -> None:
+        """The reader of our events waits for the bytes: what it need not be told can go past us until it reads on."""
+        fits = self._reader.fits if isinstance(self._reader, ChatRelay) else None
+        if self._inflow is not None and fits is not None and self._ahead.open(fits):
+            self._inflow.shortcut = self._ahead.take
 
     def _advance(self) -> list[Event]:
         """Wait for one step of the exchange, a tick at most, and read it. Only time that was spent waiting here counts

@@ -23,6 +23,8 @@ class Delivery:
     """After `beat_s` without a byte `beat` is sent; None where the frames hold the heartbeats. One thread at a time
     may use it."""
 
+    __slots__ = ("_beat", "_beat_s", "_checked", "_frames", "_peer", "_sent", "begun", "body")
+
     def __init__(
         self,
         frames: Iterator[sse.Frame],
@@ -67,6 +69,15 @@ class Delivery:
             if self._peer.half_closed and not was_half_closed:
                 self._send_beat(now)  # the probe that shows whether the client only half-closed
         return False
+
+    def pass_on(self, data: bytes, now: float) -> None:
+        """Send what came past the frames (`engine.api.Inflow.shortcut`), `now` on the monotonic clock. Blocks as the
+        body does.
+
+        Raises: OSError: the client is gone.
+        """
+        self.body.write(data)
+        self._sent = now
 
     def _send_beat(self, now: float) -> None:
         self.body.write(self._beat)

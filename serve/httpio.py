@@ -146,6 +146,8 @@ class StreamBody:
     To an HTTP/1.0 client nothing is chunked: the terminal is the only sign, and the connection closes.
     """
 
+    __slots__ = ("_chunked", "_socket", "_time_limit_s", "_unsent", "_wfile", "state")
+
     def __init__(self, wfile: BufferedIOBase, chunked: bool) -> None:
         self._wfile = wfile
         self._chunked = chunked
@@ -209,8 +211,10 @@ class StreamBody:
     def _send(self, data: bytes) -> None:
         try:
             if self._socket is not None:
-                self._unsent += data
-                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+                if self._unsent:
+                    data = self._unsent + data
+                self._unsent = data
+                self._unsent = data[self._socket.send(data) :]
                 return
             self._wfile.write(data)
             self._wfile.flush()

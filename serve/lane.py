@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import selectors
 import socket
 import sys
@@ -29,15 +30,46 @@ TICK_S = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Lent:
-    """One stream that is here. `source` is the descriptor that is waited for."""
+    """One stream that is here. `source` is the descriptor that is waited for; from `step_at` on no shortcut is taken: a
+    step sees more than the bytes."""
 
     delivery: Delivery
     inflow: Inflow
     source: int
     asleep_at: float
+    step_at: float
+    here: bool = True
     over: bool = False
     error: BaseException | None = None
     back: threading.Event = field(default_factory=threading.Event)
+
+
+class _Waiting:
+    """Descriptors that are waited for until they have something to read: `selectors`, without an object for each."""
+
+    def __init__(self) -> None:
+        """Raises: OSError: no descriptor is left."""
+        self._poller = select.epoll() if sys.platform == "linux" else selectors.DefaultSelector()
+
+    def add(self, descriptor: int) -> None:
+        """Raises: OSError, ValueError, KeyError: it is none, or not of a kind that can be waited for, or here."""
+        if sys.platform == "linux":
+            self._poller.register(descriptor, select.EPOLLIN)
+        else:
+            self._poller.register(descriptor, selectors.EVENT_READ)
+
+    def drop(self, descriptor: int) -> None:
+        with contextlib.suppress(KeyError, OSError, ValueError):  # the system forgets what was closed by itself
+            self._poller.unregister(descriptor)
+
+    def wait(self, limit_s: float) -> list[int]:
+        """Those that are ready now or within the time."""
+        if sys.platform == "linux":
+            return [descriptor for descriptor, _ in self._poller.poll(limit_s)]
+        return [key.fd for key, _ in self._poller.select(limit_s)]
+
+    def close(self) -> None:
+        self._poller.close()
 
 
 class Lane:
@@ -50,7 +82,6 @@ class Lane:
         self._new: list[_Lent] = []
         self._lent: dict[int, _Lent] = {}
         self._more: deque[_Lent] = deque()
-        self._selector: selectors.BaseSelector | None = None
         self._bell: socket.socket | None = None
 
     def carry(self, delivery: Delivery, inflow: Inflow, connection: socket.socket) -> bool:
@@ -59,7 +90,8 @@ class Lane:
         Raises: what `Delivery.step` raises.
         """
         assert inflow.source is not None
-        lent = _Lent(delivery, inflow, inflow.source, time.monotonic())
+        now = time.monotonic()
+        lent = _Lent(delivery, inflow, inflow.source, now, now + TICK_S)
         delivery.body.dont_block(connection)
         inflow.outside = True
         try:
@@ -90,7 +122,7 @@ class Lane:
         except OSError:
             return
         try:
-            self._selector = selectors.DefaultSelector()
+            waiting = _Waiting()
         except OSError:
             ear.close()
             bell.close()
@@ -98,53 +130,54 @@ class Lane:
         self._bell = bell
         for end in (ear, bell):
             end.setblocking(False)
-        self._selector.register(ear, selectors.EVENT_READ, None)
-        threading.Thread(target=self._run, args=(self._selector, ear), name="lane", daemon=True).start()
+        waiting.add(ear.fileno())
+        threading.Thread(target=self._run, args=(waiting, ear), name="lane", daemon=True).start()
 
     # --- the thread ----------------------------------------------------------------------------------
 
-    def _run(self, selector: selectors.BaseSelector, ear: socket.socket) -> None:
+    def _run(self, waiting: _Waiting, ear: socket.socket) -> None:
         try:
-            self._turns(selector, ear)
+            self._turns(waiting, ear)
         except Exception:  # the thread's top: nobody may wait for it for ever
             log.exception("internal error in the lane; its streams go on in their own threads")
         with self._lock:
             self.usable = False
             left = [*self._new, *self._lent.values()]
-            selector.close()
+            waiting.close()
             ear.close()
             if self._bell is not None:
                 self._bell.close()
         for lent in left:
             lent.back.set()
 
-    def _turns(self, selector: selectors.BaseSelector, ear: socket.socket) -> None:
+    def _turns(self, waiting: _Waiting, ear: socket.socket) -> None:
         tick_at = time.monotonic() + TICK_S
         while True:
             wait_s = 0.0 if self._more else max(0.0, tick_at - time.monotonic())
-            ready = selector.select(wait_s)
+            ready = waiting.wait(wait_s)
             now = time.monotonic()
             for _ in range(len(self._more)):
-                self._advance(self._more.popleft(), now)
-            for key, _ in ready:
-                if key.data is None:
-                    self._arrivals(selector, ear)
-                else:
-                    self._advance(key.data, now)
+                self._advance(self._more.popleft(), now, waiting)
+            for descriptor in ready:
+                lent = self._lent.get(descriptor)
+                if lent is not None:
+                    self._advance(lent, now, waiting)
+                elif descriptor == ear.fileno():
+                    self._arrivals(waiting, ear)
             if now >= tick_at:
                 tick_at = now + TICK_S
                 for lent in list(self._lent.values()):
                     if now - lent.asleep_at >= TICK_S / 2:
-                        self._advance(lent, now)
+                        self._advance(lent, now, waiting)
 
-    def _arrivals(self, selector: selectors.BaseSelector, ear: socket.socket) -> None:
+    def _arrivals(self, waiting: _Waiting, ear: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             ear.recv(4_096)
         with self._lock:
             arrived, self._new = self._new, []
         for lent in arrived:
             try:
-                selector.register(lent.source, selectors.EVENT_READ, lent)
+                waiting.add(lent.source)
             except (OSError, ValueError, KeyError):
                 lent.back.set()  # its own thread can do without
                 continue
@@ -152,26 +185,32 @@ class Lane:
             if not lent.inflow.drained:
                 self._more.append(lent)
 
-    def _advance(self, lent: _Lent, now: float) -> None:
+    def _advance(self, lent: _Lent, now: float, waiting: _Waiting) -> None:
         """Do what can be done at once. Never raises."""
-        if lent.back.is_set():  # it went in this very turn
+        if not lent.here:  # it went in this very turn
             return
         inflow = lent.inflow
-        inflow.waited_s += max(0.0, now - lent.asleep_at)
         try:
+            if inflow.shortcut is not None and now < lent.step_at and (data := inflow.shortcut()):
+                lent.asleep_at = now
+                lent.delivery.pass_on(data, now)
+                if lent.delivery.body.unsent:
+                    self._give_back(lent, waiting)
+                return
+            inflow.waited_s += max(0.0, now - lent.asleep_at)
             lent.over = lent.delivery.step()
         except BaseException as error:  # noqa: BLE001 - it is raised where the stream came from
             lent.error = error
         if lent.over or lent.error is not None or lent.delivery.body.unsent or inflow.source != lent.source:
-            self._give_back(lent)
+            self._give_back(lent, waiting)
             return
         if not inflow.drained:
             self._more.append(lent)
         lent.asleep_at = time.monotonic()
+        lent.step_at = now + TICK_S
 
-    def _give_back(self, lent: _Lent) -> None:
+    def _give_back(self, lent: _Lent, waiting: _Waiting) -> None:
+        lent.here = False
         del self._lent[lent.source]
-        if self._selector is not None:
-            with contextlib.suppress(KeyError, OSError, ValueError):  # the system forgets what was closed by itself
-                self._selector.unregister(lent.source)
+        waiting.drop(lent.source)
         lent.back.set()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.http_body import MAX_LINE_BYTES, MAX_TRAILER_BYTES, Body, FramingUnknown, body_of
+from engine.http_body import MAX_LINE_BYTES, MAX_TRAILER_BYTES, Body, FramingUnknown, body_of, only_chunk
 
 CHUNKED = {"transfer-encoding": "chunked"}
 TEXT = b"data: hello\r\n\r\n"
@@ -304,6 +304,36 @@ FRAGMENTS = [
     b"+",
     b"ab",
 ]
+
+
+@given(BODIES, CUTS)
+def test_what_is_said_to_be_the_only_chunk_is_what_the_body_gives_for_it(
+    chunks: list[tuple[bytes, bytes, bool]], cuts: list[int]
+) -> None:
+    body = chunked()
+    body.feed(b"1\r\nx\r\n")
+    for read in split(encoded(chunks, []), cuts):
+        between, only = body.between_chunks, only_chunk(read)
+        given = body.feed(read)
+        if between and only:
+            assert (given, body.between_chunks) == (only, True)
+        assert not (body.between_chunks and body.whole)
+
+
+@given(st.binary(min_size=1, max_size=300), EXTENSIONS, st.booleans())
+def test_one_whole_chunk_is_the_only_one(data: bytes, extension: bytes, capitals: bool) -> None:
+    line = (b"%X" if capitals else b"%x") % len(data) + extension + b"\r\n"
+    whole = line + data + b"\r\n"
+    assert only_chunk(whole) == (data if len(line) <= 32 else b"")
+    assert only_chunk(whole[:-1]) == only_chunk(whole + b"1") == only_chunk(b"0\r\n\r\n") == b""
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=14).map(b"".join))
+def test_whatever_is_said_to_be_the_only_chunk_is_one_for_h11(data: bytes) -> None:
+    if only := only_chunk(data):
+        assert Reference(b"Transfer-Encoding: chunked\r\n").read(data) == (only, "open", b"")
+        assert len(only) + len(data.partition(b"\r\n")[0]) + 4 == len(data)
+
 
 BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import selectors
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,8 @@ from tests.scripted_upstream import (
     Script,
     ScriptedUpstream,
     chunk,
+    delta,
+    event,
     sse_head,
     stream,
 )
@@ -48,14 +51,24 @@ def together(events: Iterable[EngineEvent]) -> list[EngineEvent]:
 
 
 class Outside:
-    """Reads as one does who waits for many: it waits for the source, and asks only when something must be there."""
+    """Reads as one does who waits for many: it waits for the source, and asks only when something must be there, first
+    by the shortcut. `on_read` is called before it waits, `on_end` at the end."""
 
-    def __init__(self, engine: UpstreamEngine, request: ChatRequest = PASSING, *, looks_s: float = NEVER_S) -> None:
+    def __init__(
+        self,
+        engine: UpstreamEngine,
+        request: ChatRequest = PASSING,
+        *,
+        looks_s: float = NEVER_S,
+        on_read: Callable[[], object] = lambda: None,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
         self.inflow = Inflow()
         self.cancel = Cancel()
         self.events = engine.stream(replace(request, inflow=self.inflow), self.cancel)
         self.looks_s = looks_s
-        self.waits = 0
+        self.on_read, self.on_end = on_read, on_end
+        self.waits = self.short = 0
 
     def read(self) -> list[EngineEvent]:
         read: list[EngineEvent] = []
@@ -63,18 +76,39 @@ class Outside:
             read.append(item)
             source = self.inflow.source
             self.inflow.outside = source is not None
-            if source is not None and self.inflow.drained:
+            if source is None or not self.inflow.drained:
+                assert self.inflow.shortcut is None, "more is to be told first"
+                continue
+            self.wait(source)
+            while self.inflow.shortcut is not None and (data := self.inflow.shortcut()):
+                self.short += 1
+                read.append(Passed(data))
                 self.wait(source)
+        self.on_end()
         return read
 
     def wait(self, source: int) -> None:
         self.waits += 1
+        self.on_read()
         began = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(source, selectors.EVENT_READ)
             ready = selector.select(min(self.looks_s, DEADLINE_S))
         assert ready or self.looks_s < NEVER_S, "it waits although the answer had more to say"
         self.inflow.waited_s += time.monotonic() - began
+
+
+def in_turn(gate: threading.Semaphore, *pieces: bytes) -> Script:
+    """Each piece in a write of its own, when the one before it was read and more is waited for."""
+
+    def script(peer: Peer) -> None:
+        peer.send(sse_head() + pieces[0])
+        for piece in pieces[1:]:
+            assert gate.acquire(timeout=DEADLINE_S)
+            with contextlib.suppress(OSError):  # its reader may know enough
+                peer.send(piece)
+
+    return script
 
 
 def bytewise(peer: Peer) -> None:
@@ -105,6 +139,68 @@ def test_who_waits_outside_reads_the_same_and_waits_for_nothing_that_is_there(na
         reader = Outside(engine)
         assert together(reader.read()) == inside
     assert reader.inflow.source is None
+
+
+TEXTS = [event(delta(content=text)) for text in ("Hel", "lo", " w\u00f6rld", "!", "\u2028", '"', "", "end")]
+WAYS: dict[str, list[bytes]] = {
+    "whole": [chunk(STOP), chunk(DONE), LAST_CHUNK],
+    "all at once": [chunk(TEXTS[0]) + chunk(STOP) + chunk(DONE) + LAST_CHUNK],
+    "a clean end": [LAST_CHUNK],
+    "a cut chunk": [chunk(TEXTS[0])[:40]],
+    "a chunk in two": [chunk(TEXTS[0])[:40], chunk(TEXTS[0])[40:], chunk(TEXTS[1]), chunk(STOP) + chunk(DONE)],
+    "an event in two chunks": [chunk(TEXTS[0][:30]), chunk(TEXTS[0][30:]), chunk(TEXTS[1]), chunk(STOP), chunk(DONE)],
+    "two chunks": [chunk(TEXTS[0]) + chunk(TEXTS[1]), chunk(TEXTS[2]), chunk(STOP), chunk(DONE), LAST_CHUNK],
+    "no text": [chunk(event(delta(refusal="no"))), chunk(TEXTS[0]), chunk(STOP), chunk(DONE), LAST_CHUNK],
+    "damage": [chunk(b"data: {oops\n\n"), chunk(TEXTS[0])],
+    "an error": [chunk(event({"error": {"message": "out of memory"}})), chunk(DONE), LAST_CHUNK],
+    "a comment": [chunk(b": ping\n\n"), chunk(TEXTS[0]), chunk(STOP), chunk(DONE), LAST_CHUNK],
+    "no HTTP": [b"oops\r\n"],
+    "a chunk of another size": [b"7" + chunk(TEXTS[0])],
+    "no utf-8": [chunk(TEXTS[0].replace(b"Hel", b"H\xffl")), chunk(STOP), chunk(DONE), LAST_CHUNK],
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_text_goes_by_the_shortcut_and_everything_else_is_told_after_it(name: str) -> None:
+    gate = threading.Semaphore(0)
+    pieces = [chunk(HELLO[0]), *map(chunk, TEXTS), *WAYS[name]]
+    with ScriptedUpstream(lambda peer: peer.send(sse_head(), b"".join(pieces))) as upstream:
+        inside = together(UpstreamEngine(upstream.url).stream(PASSING, Cancel()))
+    with ScriptedUpstream(in_turn(gate, *pieces)) as upstream:
+        reader = Outside(UpstreamEngine(upstream.url), on_read=gate.release, on_end=lambda: gate.release(len(pieces)))
+        assert together(reader.read()) == inside
+    assert reader.short >= len(TEXTS) - 4  # the first one is learnt from, an empty one is read, and the next ones
+    assert reader.inflow.shortcut is None
+
+
+def test_no_shortcut_where_the_text_is_wanted_as_pieces() -> None:
+    gate = threading.Semaphore(0)
+    pieces = [chunk(HELLO[0]), *map(chunk, TEXTS), chunk(STOP), chunk(DONE), LAST_CHUNK]
+    with ScriptedUpstream(in_turn(gate, *pieces)) as upstream:
+        reader = Outside(UpstreamEngine(upstream.url), replace(PASSING, pieces=True), on_read=gate.release)
+        reader.read()
+    assert (reader.short, reader.waits > len(TEXTS)) == (0, True)
+
+
+def test_a_reset_that_the_shortcut_met_is_told_as_one() -> None:
+    gate, heard = threading.Semaphore(0), threading.Event()
+
+    def script(peer: Peer) -> None:
+        in_turn(gate, chunk(HELLO[0]), *map(chunk, TEXTS))(peer)
+        assert heard.wait(DEADLINE_S)
+        peer.reset()
+
+    def on_read() -> None:
+        gate.release()
+        if reader.waits > len(TEXTS):
+            heard.set()
+
+    with ScriptedUpstream(script) as upstream:
+        reader = Outside(UpstreamEngine(upstream.url), on_read=on_read)
+        failed = reader.read()[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.kind, "the connection broke" in failed.message) == (FailKind.DIED, True)
+    assert failed.usage is not None and failed.usage.completion_tokens == len(TEXTS) - 1  # one of them is empty
 
 
 def test_an_upstream_that_says_nothing_is_silent_after_the_time_that_was_waited_outside() -> None:

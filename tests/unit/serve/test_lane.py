@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
@@ -36,30 +37,50 @@ def tcp() -> tuple[socket.socket, socket.socket]:
 
 @dataclass(eq=False)
 class Stream:
-    """One stream: what is written to `upstream` goes to `client`, `END` ends it."""
+    """One stream: what is written to `upstream` goes to `client`, `END` ends it. `short`: how much went by a shortcut,
+    which takes what begins with a letter; None: there is none."""
 
     lane: Lane
     beat_s: float | None = None
     inflow: Inflow = field(default_factory=Inflow)
     step: Callable[[bytes], None] = lambda data: None
+    short: int | None = None
     carriers: set[str] = field(default_factory=set[str])
     returns: int = 0
     raised: BaseException | None = None
 
     def __post_init__(self) -> None:
         self.source, self.upstream = tcp()
+        self.source.settimeout(0)
         self.connection, self.client = tcp()
         self.inflow.source = self.source.fileno()
         self.file = self.connection.makefile("wb", 0)
         self.body = StreamBody(self.file, chunked=True)  # type: ignore[arg-type]  # not buffered, as a handler's
         self.thread = threading.Thread(target=self.run, daemon=True)
+        self.steps = 0
+        self.held: bytes | None = None
+        if self.short is not None:
+            self.inflow.shortcut = self.shortcut
+
+    def shortcut(self) -> bytes:
+        assert self.short is not None and self.held is None and self.inflow.outside
+        try:
+            data = self.source.recv(1 << 20)
+        except BlockingIOError:
+            return b""
+        self.step(data)
+        if data[:1].isalpha() and not data.endswith(END):
+            self.short += len(data)
+            return data
+        self.held = data
+        return b""
 
     def frames(self) -> Iterator[Frame]:
-        self.source.settimeout(0)
         while True:
             self.carriers.add(threading.current_thread().name)
+            self.steps += 1
             try:
-                data = self.source.recv(1 << 20)
+                data, self.held = self.held or self.source.recv(1 << 20), None
             except BlockingIOError:
                 self.inflow.drained = True
                 yield Frame(b"")
@@ -227,6 +248,65 @@ def test_streams_come_back_from_a_lane_that_fails_and_it_takes_no_more(
     assert stream.until(b"0\r\n\r\n") == b"3\r\nEND\r\n0\r\n\r\n"
     for end in (stream.source, stream.upstream, stream.connection, stream.file, stream.client):
         end.close()
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_what_goes_by_the_shortcut_keeps_its_place_between_the_frames(streams: Callable[..., Stream]) -> None:
+    many = [streams(short=0) for _ in range(20)]
+    for _ in range(5):
+        for stream in many:
+            for text in (b"short", b"words", b"<long>", b"again"):
+                stream.upstream.sendall(text)
+                stream.until(text + b"\r\n")
+    for stream in many:
+        stream.upstream.sendall(b"text" + END)
+        assert stream.received() == b"4\r\ntext\r\n3\r\nEND\r\n0\r\n\r\n"
+        stream.thread.join(DEADLINE_S)
+        assert (stream.raised, stream.returns, stream.carriers) == (None, 0, {"lane"})
+        assert stream.short == 5 * len(b"shortwordsagain")
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_a_slow_client_loses_nothing_of_what_goes_by_the_shortcut(streams: Callable[..., Stream]) -> None:
+    slow = streams(short=0)
+    size = 16 << 20
+    writer = threading.Thread(target=slow.upstream.sendall, args=(b"x" * size,), daemon=True)
+    writer.start()
+    reader = threading.Thread(target=lambda: (writer.join(DEADLINE_S), slow.upstream.sendall(END)), daemon=True)
+    reader.start()
+    got = slow.received()
+    assert got.count(b"x") == size
+    assert got.endswith(b"3\r\nEND\r\n0\r\n\r\n")
+    slow.thread.join(DEADLINE_S)
+    assert (slow.raised, slow.returns > 0, slow.body.state) == (None, True, BodyState.ENDED)
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_a_fault_on_the_shortcut_comes_out_in_the_streams_own_thread(streams: Callable[..., Stream]) -> None:
+    def fails(data: bytes) -> None:
+        raise KeyError(data)
+
+    broken, whole = streams(step=fails, short=0), streams(short=0)
+    broken.upstream.sendall(b"x")
+    broken.thread.join(DEADLINE_S)
+    assert isinstance(broken.raised, KeyError)
+    whole.upstream.sendall(END)
+    assert whole.received() == b"3\r\nEND\r\n0\r\n\r\n"
+
+
+def test_a_stream_that_never_rests_is_looked_at_now_and_then_all_the_same(
+    streams: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_module, "TICK_S", 0.05)
+    stream = streams(short=0)
+    deadline = time.monotonic() + DEADLINE_S
+    while stream.steps < 5:
+        assert time.monotonic() < deadline
+        stream.upstream.sendall(b"x")
+        stream.until(b"x\r\n")
+    assert stream.short
+    stream.upstream.sendall(END)
+    assert stream.received() == b"3\r\nEND\r\n0\r\n\r\n"
 
 
 def test_a_quiet_stream_gets_its_heartbeats_and_knows_how_long_it_waited(streams: Callable[..., Stream]) -> None:
