@@ -134,10 +134,11 @@ def said(happened: Iterable[Event]) -> Said:
             case ToolCallArgs():
                 assert event.index == len(names) - 1, "arguments of a call that is not the open one"
                 assert not ended[event.index], "arguments after the call's end"
-                assert arguments[event.index] or event.text.strip(), "the first piece is only white space"
+                assert event.text, "empty arguments"
                 arguments[event.index] += event.text
             case ToolCallEnd():
                 assert event.index == len(names) - 1 and not ended[event.index]
+                assert arguments[event.index].startswith("{"), "arguments that are no object"
                 ended[event.index] = True
             case Accepted() | Progress() | Tick():
                 continue

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.events import (
     Accepted,
@@ -11,6 +16,7 @@ from engine.events import (
     Failed,
     FailKind,
     Finished,
+    Terminal,
     Text,
     Tick,
     Token,
@@ -21,6 +27,9 @@ from engine.events import (
 )
 from serve.assemble import ParseConfig, ToolSpec, assemble
 from serve.tokenizer import ByteTokenizer
+from tests.unit.serve.assemble.dialogue import config, events, said
+from tests.unit.serve.assemble.generated import EXAMPLES, TERMINALS, F, G, pieces, thorough
+from tests.unit.serve.assemble.reference import expected
 
 NAMED = "<tool_call>\n<function=f>\n"
 JSON_NAMED = '<tool_call>\n{"name": "f", "arguments": '
@@ -87,3 +96,21 @@ def test_prose_instead_of_a_call_is_shown_as_the_model_wrote_it(prefill: str, te
     shown = "".join(event.text for event in events if isinstance(event, Text))
     assert shown in ("Sure, here", "")  # a named call has begun: what follows its name is arguments, or nothing
     assert shown or prefill is NAMED
+
+
+@thorough(EXAMPLES)
+@given(st.sampled_from([NAMED, JSON_NAMED, ANY]), pieces(), st.sampled_from(TERMINALS))
+def test_any_forced_answer_is_what_prompt_and_text_say_together_without_the_prompts_own(
+    prefill: str, cut: list[bytes], terminal: Terminal
+) -> None:
+    parse = config(tools=(F, G))
+    made = said(events(cut, replace(parse, prefill=prefill), terminal))
+    whole = said(events(cut and [b"".join(cut)], replace(parse, prefill=prefill), terminal))
+    assert made == whole
+    if not cut:
+        return
+    slow, _ = expected(prefill.encode() + b"".join(cut), parse, terminal)
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(slow.text, prefill, strict=False))
+    begun = len(list(pairs)) if slow.order[:1] == ("Text",) else 0
+    assert (made.text, made.reasoning, made.calls) == (slow.text[begun:], "", slow.calls)
+    assert made.terminal == slow.terminal or isinstance(made.terminal, Failed)
