@@ -117,15 +117,10 @@ class Channels:
         """The answer ended: everything held, and the fault in its calls if the model ended it itself."""
         partial = self._lexer.flush()
         self._settled = ending == "stop"
-        if self._state is _State.HEAD and partial and not _may_be_function(partial):
-            self._not_a_call([Lexeme(Kind.TEXT, partial)])
-            partial = ""
-        elif self._state not in (_State.HEAD, _State.CALL) and partial:
-            self._read(Lexeme(Kind.TEXT, partial))
-            partial = ""
         while self._state in (_State.HEAD, _State.CALL):
-            self._finish_call(ending, partial)
-            partial = ""
+            partial = self._finish_call(ending, partial)
+        if partial:
+            self._read(Lexeme(Kind.TEXT, partial))
         if self._state is _State.BROKEN:
             self._finish_broken(ending)
         self._finish_held(ending)
@@ -338,9 +333,13 @@ class Channels:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def _finish_call(self, ending: Ending, partial: str) -> None:
-        """End the call that is being read; its closing may give text that begins another one."""
+    def _finish_call(self, ending: Ending, partial: str) -> str:
+        """End the call that is being read; its closing may give text that begins another one. Returns `partial` if
+        that was not part of this one."""
         reader = self._reader if self._state is _State.CALL else None
+        if reader is None and partial and not _may_be_function(partial):
+            self._not_a_call([])
+            return partial
         if not self._live or reader is None:
             self._raw.append(partial)
         if reader is not None:
@@ -348,12 +347,24 @@ class Channels:
             self._go_live()
             self._stream_arguments()
             if outcome is not Outcome.OPEN:
+                unread = self._take_back(reader, partial) if outcome is Outcome.CLOSED else ""
                 self._settle(outcome)
-                return
-        name = reader.name if reader is not None else None
-        declared = name in self._tools
-        live = self._live and reader is not None
-        if not (self._home is _State.REASONING and name is not None and not declared):
+                return unread
+        self._leave_open(reader.name if reader is not None else None, ending, live=self._live and reader is not None)
+        return ""
+
+    def _take_back(self, reader: CallReader, partial: str) -> str:
+        """`partial`, if it came after the end of the call: it may begin a tag of the next one."""
+        if not partial or not reader.rest:
+            return ""
+        reader.rest.pop()
+        if not self._live:
+            self._raw.pop()
+        return partial
+
+    def _leave_open(self, name: str | None, ending: Ending, *, live: bool) -> None:
+        """The answer ended in a call."""
+        if not (self._home is _State.REASONING and name is not None and name not in self._tools):
             self._fault = self._fault or self._fault_of("it was not closed before the answer ended")
         self._state = self._home
         dropped = self._home is _State.ANSWER and (ending == "stop" or (ending == "length" and name is None))

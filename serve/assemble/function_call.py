@@ -92,8 +92,10 @@ class FunctionCall:
         if partial and next_is_cut and not stopped:
             self._held.append(Lexeme(Kind.TEXT, partial))  # a next call was cut: this one is over
             return self._close(with_tail=True)
-        if partial and not self._is_framing(partial) and self.feed(Lexeme(Kind.TEXT, partial)) is Outcome.BROKEN:
-            return Outcome.BROKEN
+        if partial and not self._is_framing(partial):
+            outcome = self.feed(Lexeme(Kind.TEXT, partial))
+            if outcome is not Outcome.OPEN:
+                return outcome
         if self._state is _State.AFTER_CALL and (stopped or not self._inner):
             return self._close(with_tail=False)
         if self._state is _State.TAIL and stopped:
