@@ -28,7 +28,7 @@ from serve.parse.response_fields import (
     wants_logprobs,
 )
 from serve.parse.tools import choose, echoed_choice, merged, parse_tools
-from serve.parse.turns import CALLS, chat_messages, first_image, template_message
+from serve.parse.turns import CALLS, chat_messages, first_image, template_message, upstream_message
 from serve.request import BadRequest, GenerateRequest, Json
 
 __all__ = [
@@ -111,7 +111,7 @@ def generate_request(request: ResponsesRequest, history: Sequence[Json]) -> Gene
     messages += chat_messages([*earlier, *items])
     if not messages:
         raise BadRequest("input: nothing in it is told to the model; send a message", "input")
-    body = {**request.draft.body, "messages": messages}
+    body = {**request.draft.body, "messages": [upstream_message(message) for message in messages]}
     if told:
         body["tools"] = list(told)
         if request.tool_choice is not None:

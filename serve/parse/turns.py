@@ -42,6 +42,14 @@ def template_message(message: Json) -> Json:
     return made
 
 
+def upstream_message(message: Json) -> Json:
+    """The same message for servers that speak chat: they read the arguments of each call as JSON and refuse the whole
+    request where they are none (vLLM). What was cut of a call stands in an object, as chat templates get it."""
+    if (calls := message.get("tool_calls")) is None:
+        return message
+    return {**message, "tool_calls": [_with_json(call) for call in cast("list[Json]", calls)]}
+
+
 def first_image(items: Iterable[Json], where: str) -> str | None:
     """The path of the type of the first image."""
     for i, item in enumerate(items):
@@ -175,6 +183,13 @@ def _given(arguments: str) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _with_json(call: Json) -> Json:
+    function = cast("Json", call["function"])
+    if not isinstance(parsed_arguments(text := cast("str", function["arguments"])), str):
+        return call
+    return {**call, "function": {**function, "arguments": _json({"arguments": text})}}
 
 
 def _with_object(call: Json) -> Json:

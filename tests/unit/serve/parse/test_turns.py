@@ -1,10 +1,11 @@
 """Items → chat messages: each assistant turn is one message, and nothing that was said is lost."""
 
+import json
 from typing import Any
 
 import pytest
 
-from serve.parse.turns import chat_messages, first_image, template_message
+from serve.parse.turns import chat_messages, first_image, template_message, upstream_message
 from tests.unit.serve.parse.agents import text
 
 USER = text("user", "hi")
@@ -85,6 +86,18 @@ def test_a_call_has_raw_arguments_for_chat_engines_and_an_object_for_templates()
 def test_arguments_that_are_no_plain_object_stay_text(arguments: str) -> None:
     made: Any = template_message(chat_messages([call("1", arguments)])[0])
     assert made["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1', "cut", "[1]", '{"a": "\u2028é'])
+def test_arguments_that_were_cut_are_json_for_upstreams_which_refuse_others(arguments: str) -> None:
+    (message,) = chat_messages([call("1", arguments), call("2", '{"b":2}'), call("3", "")])
+    told: Any = upstream_message(message)
+    first, *rest = told["tool_calls"]
+    assert json.loads(first["function"]["arguments"]) == {"arguments": arguments}
+    assert (first["id"], first["type"], first["function"]["name"]) == ("1", "function", "f")
+    assert [one["function"]["arguments"] for one in rest] == ['{"b":2}', "{}"]
+    assert message["tool_calls"][0]["function"]["arguments"] == arguments  # type: ignore[index] - JSON
+    assert upstream_message({"role": "user", "content": "x"}) == {"role": "user", "content": "x"}
 
 
 def test_calls_of_other_kinds_are_calls_of_a_function_with_their_name() -> None:
