@@ -177,6 +177,15 @@ def test_an_answer_that_breaks_a_rule_is_found(sent: bytes, received: bytes, mes
         check(sent, received)
 
 
+def test_a_reader_that_is_ahead_is_told_the_end_alone() -> None:
+    ahead = post("/v1/responses/resp_1?stream=true&starting_after=99")
+    check(ahead, streamed(b": keep-alive\n" + named(COMPLETED[-1:]).body))
+    with pytest.raises(AssertionError, match="gaps"):
+        check(ahead, streamed(named(COMPLETED[-2:]).body))
+    with pytest.raises(AssertionError, match="gaps"):
+        check(post("/v1/responses/resp_1?stream=true&starting_after=9"), streamed(named(COMPLETED[-1:]).body))
+
+
 def test_right_errors_pass() -> None:
     check(post(), plain({"error": ERROR}, 503))
     check(post(), plain({"error": {**ERROR, "partial_output": "Hel", "usage": {}}}, 503))
