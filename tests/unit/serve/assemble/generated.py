@@ -131,17 +131,10 @@ def answers(draw: st.DrawFn) -> list[Written]:
             parts.append(Written(_clean(draw(odd_texts))))
             continue
         in_json = draw(st.booleans())
-        if (
-            not in_json
-        ):  # a `</parameter>` later, after text, may as well end this call's value: rule 4 of `FunctionCall`
+        if not in_json:  # a later `</parameter>` after text may as well end this value: rule 4 of `FunctionCall`
             values = odd_texts
-        arguments = dict(
-            zip(
-                KEYS,
-                map(_clean, draw(st.lists(values if in_json else tags_in_values, max_size=len(KEYS)))),
-                strict=False,
-            )
-        )
+        drawn = draw(st.lists(values if in_json else tags_in_values, max_size=len(KEYS)))
+        arguments = dict(zip(KEYS, map(_clean, drawn), strict=False))
         if in_json:
             text = json_call(name, json.dumps(arguments, ensure_ascii=draw(st.booleans())))
         else:

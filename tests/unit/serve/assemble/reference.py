@@ -6,16 +6,15 @@ likes, so nothing of the parser's machinery (lexemes, states, what is held) is h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
 from engine.events import Failed, FailKind, Finished, Terminal
 from serve.assemble import ParseConfig
 from tests.unit.serve.assemble.dialogue import Said
-from tests.unit.serve.assemble.reference_calls import CLOSER, OPENER, Ending, read_call
+from tests.unit.serve.assemble.reference_calls import CLOSER, OPENER, Ending, Tools, read_call
 
-Tools = Mapping[str, Mapping[str, object]]
 TOOL_CALL = Failed(FailKind.TOOL_CALL, "")
 
 
@@ -110,10 +109,11 @@ def read(data: bytes, config: ParseConfig, ending: Ending) -> list[Part]:
 def read_answer(text: str, tools: Tools, ending: Ending) -> list[Part]:
     """The answer, which may have calls where there are tools."""
     parts: list[Part] = []
-    at = 0
+    at, settled = 0, False
     while tools and (start := text.find(OPENER, at)) >= 0:
         parts.append(Part("text", text[at:start]))
-        call = read_call(text, start, tools, ending)
+        call = read_call(text, start, tools, ending, settled=settled)
+        settled = settled or call.settles
         declared = call.name in tools
         at = call.to
         if declared and call.state == "whole":
@@ -154,11 +154,12 @@ def read_unclosed(text: str, tools: Tools) -> list[Part]:
     """Reasoning that the model ended without its closing tag: whole calls of declared tools are calls."""
     calls: list[Part] = []
     thoughts = [""]  # before the first call, after the first, …
-    fault = False
+    fault = settled = False
     at = 0
     while (start := text.find(OPENER, at)) >= 0:
         thoughts[-1] += text[at:start]
-        call = read_call(text, start, tools, "stop")
+        call = read_call(text, start, tools, "stop", settled=settled)
+        settled = settled or call.settles
         at = call.to
         if call.state == "whole" and call.name in tools:
             calls.append(Part("call", call.arguments, str(call.name), ended=True))

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from tests.unit.serve.assemble.reference_json import Wrong, read_members
 
 Ending: TypeAlias = Literal["stop", "length", "failed"]
+Tools: TypeAlias = Mapping[str, Mapping[str, object]]
 
 OPENER, CLOSER = "<tool_call>", "</tool_call>"
 NAME = r"[^<>\n]{1,128}"
@@ -31,15 +32,18 @@ class Call:
     arguments: str
     to: int
     plausible: bool = True
+    settles: bool = False
+    """Text follows, so that the whole turn had to be looked through for a later end: there is none for later calls."""
 
 
-def read_call(text: str, start: int, tools: Mapping[str, Mapping[str, object]], ending: Ending) -> Call:
-    """The call that `<tool_call>` at `start` opens; state none: it is only a mention of the tag."""
+def read_call(text: str, start: int, tools: Tools, ending: Ending, *, settled: bool) -> Call:
+    """The call that `<tool_call>` at `start` opens; state none: it is only a mention of the tag. `settled`: a call
+    before it settles (`Call.settles`)."""
     head = start + len(OPENER)
     at = past_space(text, head)
     function = FUNCTION.match(text, at)
     if function is not None:
-        return read_function(text, function, tools.get(function[1], {}), ending)
+        return read_function(text, function, tools.get(function[1], {}), ending, settled=settled)
     if text.startswith("{", at):
         return read_object(text, at)
     if begins(text[at:], "<function="):
@@ -78,7 +82,9 @@ def read_object(text: str, at: int) -> Call:
 # --- the tag form ------------------------------------------------------------------------------------
 
 
-def read_function(text: str, function: re.Match[str], schema: Mapping[str, object], ending: Ending) -> Call:
+def read_function(
+    text: str, function: re.Match[str], schema: Mapping[str, object], ending: Ending, *, settled: bool
+) -> Call:
     name, at = function[1], function.end()
     empty = EMPTY.match(text, at)
     if empty is not None:
@@ -92,13 +98,14 @@ def read_function(text: str, function: re.Match[str], schema: Mapping[str, objec
         key, start = parameter[1], parameter.end()
         written += ("{" if not keys else ", ") + json.dumps(key, ensure_ascii=False) + ": "
         keys.append(key)
-        end, parameter, to = value_end(text, start, keys, ending)
+        end, parameter, to = value_end(text, start, keys, ending, settled=settled)
         value = text[start:end].removeprefix("\n")
         if end is None:
             return Call("open", name, written + so_far(value, schema, key), len(text))
         written += typed(value.removesuffix("\n"), schema, key)
         if to is not None:
-            return Call("whole", name, written + "}", to)
+            rest = text[past_space(text, to) :]
+            return Call("whole", name, written + "}", to, settles=bool(rest) and not rest.startswith(OPENER))
         if parameter is None:
             return Call("open", name, written, len(text))
 
@@ -115,7 +122,7 @@ def without_parameters(text: str, name: str, at: int) -> Call:
 
 
 def value_end(
-    text: str, start: int, keys: list[str], ending: Ending
+    text: str, start: int, keys: list[str], ending: Ending, *, settled: bool
 ) -> tuple[int | None, re.Match[str] | None, int | None]:
     """Where the value ends (None: it does not), the next parameter if one follows, the call's end if that follows."""
     depth, at = 0, start
@@ -140,7 +147,7 @@ def value_end(
             return tag.start(), None, to
         if inner:
             continue
-        if rest.startswith(OPENER) or (ending != "stop" and OPENER.startswith(rest)):
+        if settled or rest.startswith(OPENER) or (ending != "stop" and OPENER.startswith(rest)):
             return tag.start(), None, to
         unpaired = next_unpaired(text, closing.end())
         if unpaired is None:

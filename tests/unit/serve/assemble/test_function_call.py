@@ -146,6 +146,23 @@ def test_text_after_a_call_is_answer_when_the_turn_ends(
     assert (said.calls, said.text, said.terminal) == (calls, text, Finished("tool_calls"))
 
 
+OPEN_AFTER_TEXT = {
+    "half a closing tag": ("<tool_call>\n<function=f>\n</function>\n</tool", ""),
+    "a bracket": ("<tool_call>\n<function=f>\n</function>\n<", ""),
+    "half a tag that is none": ("<tool_call>\n<function=f>\n</function>\n</para", "</para"),
+    "half a value's tag": ("<tool_call>\n<function=f>\n<parameter=a>\nx\n</para", '{"a": "x\\n</para'),
+    "half a tag in JSON": ('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_c', "{}"),
+}
+
+
+@pytest.mark.parametrize("written, arguments", OPEN_AFTER_TEXT.values(), ids=OPEN_AFTER_TEXT)
+def test_second_call_after_text_is_as_open_as_a_first_one(written: str, arguments: str) -> None:
+    for before, calls in (("", ()), (function_call("f", a="1") + " and ", (("f", '{"a": "1"}', True),))):
+        said = tell(before + written, WRITE)
+        assert said.calls == (*calls, ("f", arguments, False))
+        assert isinstance(said.terminal, Failed) and said.terminal.kind is FailKind.TOOL_CALL
+
+
 CUT = {
     "after the opening tag of a parameter": ("<parameter=a>", '{"a": "'),
     "in a value": ("<parameter=a>\nfoo", '{"a": "foo'),
