@@ -40,6 +40,8 @@ PREFLIGHT_MAX_AGE_S = 600
 FAULT = "internal error; the server's log has the details"
 PASSED = re.compile(r"x-(?!api-key$|forwarded-|real-ip$).*|openai-.*|traceparent|tracestate|baggage", re.IGNORECASE)
 """Request headers that are passed on to an upstream."""
+CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
+"""What may stand in no header that is sent: some repeat what a client or an upstream said."""
 PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -231,7 +233,8 @@ class Exchange(BaseHTTPRequestHandler):
     def _headers(self, status: int, headers: Mapping[str, str]) -> bytes:
         phrase = PHRASES.get(status, "")
         lines = [f"HTTP/1.1 {status} {phrase}", f"Server: {self.server_version}", f"Date: {self.date_time_string()}"]
-        lines += [f"{name}: {value}" for name, value in {**headers, **self._cors_headers()}.items()]
+        told = {**headers, **self._cors_headers()}
+        lines += [f"{name}: {CONTROLS.sub(' ', value)}" for name, value in told.items()]
         if "x-request-id" not in headers:  # an upstream's own is the one that its people can look up
             lines.append(f"x-request-id: {self.request_id}")
         if (dialect := self._dialect()) is not None and dialect.id_header not in headers:

@@ -9,13 +9,14 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from engine.api import Cancel, NativeRequest
 from engine.events import Accepted, Cancelled, Event, Failed, Finished, Progress, Relayed, Tick
 from engine.response_reader import ResponseReader
-from serve import outcomes
+from serve import outcomes, sse
 from serve.encode.responses import ECHO_DEFAULTS
 from serve.entries import Beat
 from serve.exchange import Exchange, Route
@@ -63,7 +64,7 @@ def create(http: Exchange) -> None:
         if asked.stream:
             http.open_stream(None, more=first.headers if isinstance(first, Accepted) else ())
             beating = _beating(answer, svc.limits.heartbeat_s)
-            http.send_frames(relay.frames(beating, time.time), peer, None)
+            http.send_frames(_safe(relay.frames(beating, time.time)), peer, None)
         else:
             _body(http, relay, http.watched(answer, peer))
 
@@ -97,6 +98,13 @@ def _beating(events: Iterable[Event], beat_s: float) -> Iterator[Event | Beat]:
         if not quiet:
             sent = now
         yield event
+
+
+def _safe(frames: Iterator[sse.Frame]) -> Iterator[sse.Frame]:
+    """The frames, some of whose bytes are the upstream's own."""
+    for frame in frames:
+        data = sse.without_line_ends(frame.data)
+        yield frame if data is frame.data else replace(frame, data=data)
 
 
 def _body(http: Exchange, relay: ResponseRelay, events: Iterator[Event]) -> None:

@@ -21,7 +21,7 @@ from tests.e2e.responses_grammar import ResponseWalk
 
 Writer = Literal["us", "upstream", "its responses"]
 """Who wrote what a server says: itself, an upstream whose chat it passes on, one whose Responses it passes on, too."""
-HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\x20-\x7e]*")
+HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\x20-\x7e\x80-\xff]*")
 MADE_KEYS = ("partial_output", "partial_outputs", "usage", "response_id")
 """What the error of an answer that was not streamed may say besides."""
 Walk = ChatWalk | CompletionWalk | MessageWalk | ResponseWalk

@@ -267,3 +267,14 @@ def test_the_body_of_a_whole_answer_says_what_the_stream_says() -> None:
             assert (message.get("reasoning_content") or "") == ending.reasoning
             made: list[Any] = message.get("tool_calls") or []
             assert [one["function"]["arguments"] for one in made] == [one["arguments"] for one in ending.calls]
+
+
+def test_what_ends_lines_for_some_reader_leaves_escaped_wherever_it_stands() -> None:
+    odd = "\x7f\x85\u2028\u2029"
+    pieces = [f'data: {{"id": "c9", "created": 5, "model": "{name}{odd}"}}\n\n'.encode() for name in "abc"]
+    events: list[Event] = [Passed(pieces[0]), Passed(b"", held=pieces[1]), Failed(FailKind.DIED, odd)]
+    whole: list[Event] = [Passed(pieces[0]), Finished("stop", raw=pieces[2])]
+    for happened, names in ((events, "ab"), (whole, "ac")):
+        body = b"".join(frame.data for frame in chat.stream(iter(happened), OURS))
+        assert body.isascii()
+        assert [json.loads(one[6:]).get("model") for one in body.split(b"\n\n")[:2]] == [name + odd for name in names]
