@@ -124,6 +124,7 @@ class AnswerReader:
         self.framing_faults: list[str] = []
         self.surplus = bytearray()
         self._method = method
+        self._headless = False
         self._buffer = bytearray()
         self._left = 0
         self._awaits: Literal["size", "data", "end of chunk", "trailer"] = "size"
@@ -136,11 +137,15 @@ class AnswerReader:
             self._keep(data)
             return []
         self._buffer += data
-        if self.head is None and not self._read_head(at_s):
+        if self.head is None and not self._headless and not self._read_head(at_s):
             return []
         pieces = [Piece(at_s, part) for part in self._read_body(at_s) if part]
         self.body_bytes += sum(len(piece.data) for piece in pieces)
         return pieces
+
+    def unframe(self) -> None:
+        """From now on all that comes is body: for a recording that has lost its framing, or its head."""
+        self.framing, self.end, self._headless = "unframed", None, True
 
     def closed(self, how: Closing, at_s: float, note: str = "") -> None:
         """The reading ended. Nothing happens if the body has ended already."""
@@ -152,7 +157,7 @@ class AnswerReader:
             return BodyEnd.SILENT
         if how == "left":
             return BodyEnd.LEFT
-        if self.head is None:
+        if self.head is None and not self._headless:
             return BodyEnd.RESET if how == "reset" else BodyEnd.NO_ANSWER
         if how == "reset":
             return BodyEnd.RESET

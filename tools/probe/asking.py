@@ -101,3 +101,24 @@ def first_model(target: Target, *, silence_s: float = 30.0, verify: bool = True)
         why = f"{target.shown}/models lists no model ({got}: {shown(answer.body[:200])}); name one with --model"
         raise CouldNotRun(why)
     return name
+
+
+def adapted(body: Json, refusal: str) -> Json | None:
+    """The body without what a server's refusal names: a field that only some servers and models take.
+
+    None: it names none that could be done without.
+    """
+    if "max_tokens" in body and "max_completion_tokens" in refusal:
+        return {name: value for name, value in body.items() if name != "max_tokens"} | {
+            "max_completion_tokens": body["max_tokens"]
+        }
+    for name in ("stream_options", "temperature", "store"):
+        if name in body and name in refusal:
+            return {each: value for each, value in body.items() if each != name}
+    if "tool_choice" in body and "tool_choice" in refusal:
+        choice, kind = body["tool_choice"], as_text(at(body, "tool_choice", "type"))
+        weaker: object = {"tool": {"type": "any"}, "any": {"type": "auto"}, "function": "required"}.get(kind or "")
+        if weaker is None and choice == "required":
+            weaker = "auto"
+        return None if weaker is None else body | {"tool_choice": weaker}
+    return None

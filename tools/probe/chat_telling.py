@@ -22,6 +22,8 @@ WORDS: Mapping[str, Outcome] = {
     "content_filter": "filtered",
     "error": "failed",
 }
+BEAT_S = 0.5
+"""A heartbeat breaks a silence; what comes sooner is none."""
 _THOUGHTS = ("reasoning_content", "reasoning")
 _QUIET = frozenset({"content", "reasoning_content", "reasoning", "refusal", "tool_calls"})
 
@@ -111,6 +113,9 @@ class ChatTelling(Telling):
             self._beat("empty chunk", event.data, event.at_s)
 
     def _is_beat(self, choice: Json) -> bool:
+        """A chunk without text. One that comes at once is a token without a text, or a role."""
+        if self._quiet_s < BEAT_S:
+            return False
         if self.api == "completions":
             return not as_text(choice.get("text"))
         delta = as_object(choice.get("delta"))

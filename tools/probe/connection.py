@@ -133,9 +133,12 @@ class Connection:
             return b"", "reset", error.strerror or str(error)
         return data, None if data else "fin", ""
 
-    def head(self, reader: AnswerReader, *, silence_s: float = SILENCE_S) -> tuple[Head | None, list[Piece]]:
+    def head(
+        self, reader: AnswerReader, *, silence_s: float = SILENCE_S, stop: threading.Event | None = None
+    ) -> tuple[Head | None, list[Piece]]:
         """Read until the head is there, with what came of the body in the same read. None: there is no answer."""
         heard_s = self.now_s()
+        pieces: list[Piece] = []
         while reader.head is None and reader.end is None:
             data, closing, note = self._receive()
             at_s = self.now_s()
@@ -143,13 +146,14 @@ class Connection:
                 heard_s = at_s
                 if self._heard is not None:
                     self._heard(data)
-                if pieces := reader.feed(data, at_s):
-                    return reader.head, pieces
+                pieces = reader.feed(data, at_s)
             elif closing is not None:
                 reader.closed(closing, at_s, note)
+            elif stop is not None and stop.is_set():
+                reader.closed("left", at_s)
             elif at_s - heard_s >= silence_s:
                 reader.closed("silent", at_s, f"nothing came for {silence_s:g} s")
-        return reader.head, []
+        return reader.head, pieces
 
 
 def _secured(raw: socket.socket, target: Target, *, verify: bool) -> ssl.SSLSocket:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from tools.probe.exits import COULD_NOT_RUN, CouldNotRun
-from tools.probe.secret import Secret
+from tools.probe.secret import Secret, find_secret
 
 PIPED_WIDTH = 120
 """Columns where nobody says how many there are."""
@@ -162,10 +162,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(COULD_NOT_RUN, f"{self.prog}: {message}\n")
 
 
-def run_checker(check: Callable[[Reporter], int], secret: Secret) -> int:
-    """Run a checker's body; what it raises as CouldNotRun, and Ctrl-C, become a line on stderr and a status."""
-    reporter = Reporter(secret)
+def run_checker(check: Callable[[Reporter], int], key: str | None = None, *, messages: bool = False) -> int:
+    """Run a checker's body with the key that was given, or that of the environment. CouldNotRun and Ctrl-C become a
+    line on stderr and a status."""
+    reporter = Reporter()
     try:
+        reporter = Reporter(find_secret(key, messages=messages))
         return check(reporter)
     except CouldNotRun as error:
         reporter.complain(f"could not check: {error}")

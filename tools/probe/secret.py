@@ -60,7 +60,10 @@ class Secret:
         return text
 
     def hide_bytes(self, data: bytes) -> bytes:
-        return self.hide(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        """Every form of the key overwritten in its length, so that lengths written in the bytes stay true."""
+        for form in self._forms:
+            data = data.replace(form.encode(), b"*" * len(form))
+        return data
 
     def hidden_in(self, value: T) -> T:
         """The value with the key taken out of every text in it, names included. Mappings and lists are gone into."""

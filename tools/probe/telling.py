@@ -120,12 +120,15 @@ class Telling(abc.ABC):
         self.first_event_s: float | None = None
         self.first_token_s: float | None = None
         self.event_count = 0
+        self._quiet_s = 0.0
+        """How long no event had come before this one."""
         self.token_count = 0
 
     # --- what comes ---------------------------------------------------------------------------------
 
     def event(self, event: SseEvent) -> None:
         self.event_count += 1
+        self._quiet_s = 0.0 if self.events.last_s is None else event.at_s - self.events.last_s
         self.events.heard(event.at_s)
         if self.first_event_s is None:
             self.first_event_s = event.at_s

@@ -1,0 +1,252 @@
+"""Reads the raw stream of a long generation and says how it ended, how long it was silent, and what of it is not true.
+
+    python -m tools.check_stream http://127.0.0.1:8095/v1
+    python -m tools.check_stream https://api.example.com/v1/responses --model NAME --minutes 120 --repeat 0
+    python -m tools.check_stream --from-file stream.txt
+
+Works on any server of the OpenAI or Anthropic APIs. A recording is made by `curl -N -i -o FILE URL …`. It changes
+nothing at the server; it asks for one long answer at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import Progress, TaskID
+from rich.text import Text
+
+from tools.probe.asking import LONG_PROMPT, TOOL_PROMPT, adapted, asking, first_model
+from tools.probe.connection import SILENCE_S
+from tools.probe.exits import COULD_NOT_RUN, LIE, TRUTHFUL, CouldNotRun
+from tools.probe.live import Refused, watch
+from tools.probe.options import add_reports, add_server, parser, target_of
+from tools.probe.recording import guess_api, read_recording, replay
+from tools.probe.report import JUnitCase, Reporter, run_checker, table
+from tools.probe.stream_report import StreamReport, stream_case, stream_report, stream_table
+from tools.probe.target import Api, Target
+from tools.probe.values import Json
+from tools.probe.witness import Verdict, Witness
+
+MAX_TOKENS = 2048
+MINUTES = 30.0
+MAX_REFUSALS = 5
+"""In a row; then the server is taken for gone."""
+REFUSED_PAUSE_S = 1.0
+STATUSES_TO_ADAPT = (400, 422)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is asked for, and how patiently. `body` loses what the server refuses."""
+
+    target: Target
+    api: Api
+    body: Json
+    limit: int
+    silence_s: float
+    until_s: float
+    verify: bool
+    save: Path | None
+
+
+class Watching:
+    """Streams one after another, each shown when it has ended."""
+
+    def __init__(self, plan: Plan, reporter: Reporter, *, alone: bool) -> None:
+        self._plan = plan
+        self._reporter = reporter
+        self._alone = alone
+        self.reports: list[StreamReport] = []
+        self.refusals: list[str] = []
+        self.gone = False
+        """The server refused too often, and watching ended before its time."""
+
+    def run(self, count: int) -> None:
+        """So many streams; 0: until the time is up. Raises: CouldNotRun: there was not one."""
+        in_a_row = 0
+        while (not count or len(self.reports) + len(self.refusals) < count) and self._left_s() > 0:
+            try:
+                report = self._one()
+            except KeyboardInterrupt:
+                if not self.reports:
+                    raise
+                self._reporter.complain("stopped")
+                return
+            except CouldNotRun as error:
+                if not self.reports:
+                    raise
+                self.refusals.append(str(error))
+                self._reporter.complain(str(error))
+                in_a_row += 1
+                if in_a_row == MAX_REFUSALS:
+                    self.gone = True
+                    return
+                time.sleep(min(REFUSED_PAUSE_S, max(0.0, self._left_s())))
+                continue
+            in_a_row = 0
+            self._take(report)
+
+    def _left_s(self) -> float:
+        return self._plan.until_s - time.perf_counter()
+
+    def _take(self, report: StreamReport) -> None:
+        self.reports.append(report)
+        if self._alone:
+            self._reporter.show(stream_table(report, self._reporter))
+            return
+        took = f"{report.took_s or 0.0:.1f} s, longest silence {report.longest_silence_s or 0.0:.1f} s"
+        self._reporter.say(
+            f"{len(self.reports)}: {report.verdict}, {report.finish or 'no finish'}, {report.pieces} pieces, {took}",
+            style="red" if report.untrue else None,
+        )
+        if report.untrue:
+            self._reporter.show(stream_table(report, self._reporter))
+
+    def _one(self) -> StreamReport:
+        plan = self._plan
+        while True:
+            try:
+                return self._watch()
+            except Refused as refused:
+                body = adapted(plan.body, refused.told) if refused.status in STATUSES_TO_ADAPT else None
+                if body is None:
+                    raise
+                plan.body = body
+
+    def _watch(self) -> StreamReport:
+        plan = self._plan
+        with ExitStack() as stack:
+            if plan.save is not None:
+                stack.callback(self._hide_key, plan.save)
+            file = stack.enter_context(plan.save.open("wb")) if plan.save is not None else None
+            progress = stack.enter_context(self._reporter.progress())
+            task = progress.add_task("waiting for the first byte", total=plan.limit)
+            seen = watch(
+                plan.target,
+                plan.api,
+                plan.body,
+                limit=plan.limit,
+                silence_s=plan.silence_s,
+                until_s=self._left_s(),
+                verify=plan.verify,
+                heard=None if file is None else file.write,
+                each=lambda witness: _advance(progress, task, witness),
+            )
+        return stream_report(plan.target.shown, seen.witness, seen.reader, connect_s=seen.connect_s)
+
+    def _hide_key(self, path: Path) -> None:
+        """A server may have echoed it."""
+        if self._reporter.secret:
+            path.write_bytes(self._reporter.secret.hide_bytes(path.read_bytes()))
+
+
+def _advance(progress: Progress, task: TaskID, witness: Witness) -> None:
+    telling = witness.telling
+    about = f"{telling.token_count} pieces, longest silence {witness.silence.longest_s:.1f} s"
+    if telling.heartbeats.count:
+        about += f", {telling.heartbeats.count} heartbeats"
+    progress.update(task, completed=telling.token_count, description=about)
+
+
+def _live(args: argparse.Namespace, reporter: Reporter) -> Watching:
+    begun_s = time.perf_counter()
+    target, api = target_of(args.url, args.api, reporter.secret)
+    model: str = args.model or first_model(target, verify=not args.insecure)
+    prompt: str = args.prompt or (TOOL_PROMPT if args.tool_call else LONG_PROMPT)
+    tool = "named" if args.tool_call else None
+    body = asking(api, model, prompt, max_tokens=args.max_tokens, stream=True, tool=tool)
+    plan = Plan(
+        target=target,
+        api=api,
+        body=body,
+        limit=args.max_tokens,
+        silence_s=args.silence_s,
+        until_s=begun_s + 60 * args.minutes,
+        verify=not args.insecure,
+        save=args.save,
+    )
+    watching = Watching(plan, reporter, alone=args.repeat == 1)
+    watching.run(args.repeat)
+    return watching
+
+
+def _recorded(path: Path, api: Api | None, reporter: Reporter) -> StreamReport:
+    try:
+        recording = read_recording(path.read_bytes())
+    except OSError as error:
+        raise CouldNotRun(f"{path} cannot be read: {error.strerror}") from None
+    witness = Witness(api or guess_api(recording), timed=False)
+    reader = replay(recording, witness)
+    report = stream_report(path.name, witness, reader)
+    reporter.show(stream_table(report, reporter))
+    return report
+
+
+def _summary(watching: Watching, reporter: Reporter) -> None:
+    made = table("all streams", "verdict", "streams")
+    for verdict, count in Counter(report.verdict for report in watching.reports).most_common():
+        made.add_row(Text(str(verdict), style="red" if verdict.untrue else "green"), str(count))
+    if watching.refusals:
+        made.add_row("refused", str(len(watching.refusals)))
+    longest = max((report.longest_silence_s or 0.0 for report in watching.reports), default=0.0)
+    reporter.show(made)
+    reporter.say(f"longest silence of all: {longest:.1f} s")
+
+
+def _check(args: argparse.Namespace, reporter: Reporter) -> int:
+    refusals: list[str] = []
+    gone = False
+    if args.from_file is not None:
+        reports = [_recorded(args.from_file, args.api, reporter)]
+    else:
+        watching = _live(args, reporter)
+        reports, refusals, gone = watching.reports, watching.refusals, watching.gone
+        if args.repeat != 1:
+            _summary(watching, reporter)
+    if args.json is not None:
+        streams = [dataclasses.asdict(report) for report in reports]
+        reporter.write_json(args.json, {"streams": streams, "refusals": refusals})
+    if args.junit is not None:
+        cases = [stream_case(report, f"stream {number}") for number, report in enumerate(reports, 1)]
+        cases += [JUnitCase("stream", f"refusal {number}", "error", text) for number, text in enumerate(refusals, 1)]
+        reporter.write_junit(args.junit, "check_stream", cases)
+    if any(report.untrue for report in reports):
+        return LIE
+    if gone or all(report.verdict is Verdict.UNSEEN for report in reports):
+        return COULD_NOT_RUN
+    return TRUTHFUL
+
+
+def main(argv: list[str] | None = None) -> int:
+    made = parser("check_stream", __doc__)
+    made.add_argument("url", nargs="?", help="http://HOST:PORT, a base URL (…/v1), or the full one of a route")
+    made.add_argument("--from-file", type=Path, metavar="FILE", help="check a saved raw stream (curl -N -i) instead")
+    add_server(made)
+    made.add_argument("--prompt", help="what is asked (default: something long)")
+    made.add_argument("--tool-call", action="store_true", help="ask for a long tool call instead of a long text")
+    made.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help=f"of each answer (default: {MAX_TOKENS})")
+    repeat = "streams, one after another (default: 1; 0: until the time is up)"
+    made.add_argument("--repeat", type=int, default=1, help=repeat)
+    made.add_argument("--minutes", type=float, default=MINUTES, help=f"time for all of it (default: {MINUTES:g})")
+    silence = f"give a stream up after so long without a byte (default: {SILENCE_S:g})"
+    made.add_argument("--silence-s", type=float, default=SILENCE_S, help=silence)
+    made.add_argument("--save", type=Path, metavar="FILE", help="keep the last stream's bytes, for --from-file")
+    add_reports(made)
+    args = made.parse(argv)
+    if (args.url is None) == (args.from_file is None):
+        made.error("give either a URL or --from-file FILE")
+    if args.max_tokens < 1 or args.repeat < 0 or args.minutes <= 0 or args.silence_s <= 0:
+        made.error("--max-tokens, --minutes and --silence-s must be above 0, --repeat at least 0")
+    messages = args.api == "messages" or str(args.url).rstrip("/").endswith("/messages")
+    return run_checker(lambda reporter: _check(args, reporter), args.api_key, messages=messages)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
