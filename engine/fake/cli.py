@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 _USAGE_EXIT = 2
 _USAGE = """usage: python -m engine.fake [--serve] SCRIPT [--state DIR]
        python -m engine.fake --list
+       python -m engine.fake --executable DIR
 
 Speaks the engine's pipe protocol on stdin and stdout and follows SCRIPT: a JSON file, or the name of a ready script.
 
   --serve      accepted and ignored (a server starts every engine with it)
   --state DIR  log commands and lives there, count lives, wait for cues
   --list       print the ready scripts: name and title
+  --executable DIR  write a file there that starts this program, and print its path
 """
 
 
@@ -36,6 +38,8 @@ def main(arguments: list[str]) -> NoReturn:
             Outbox(False).raw(_USAGE.encode("ascii"))
         elif "--list" in arguments:
             _list_scripts()
+        elif arguments[:1] == ["--executable"]:
+            _write_executable(arguments[1:])
         else:
             _serve(arguments)
     except (ScriptError, OSError) as error:
@@ -78,6 +82,20 @@ def _parse(arguments: list[str]) -> tuple[str, str | None]:
     if len(names) != 1:
         raise ScriptError(f"{len(names)} scripts given, 1 wanted; see --help")
     return names[0], state_dir
+
+
+def _write_executable(folders: list[str]) -> None:
+    if len(folders) != 1:
+        raise ScriptError(f"{len(folders)} folders given, 1 wanted; see --help")
+    from pathlib import Path
+
+    from .launch import executable
+
+    try:
+        path = executable(Path(folders[0]))
+    except (ImportError, ValueError) as error:  # Windows: the writer of batch files is not below this package
+        raise ScriptError(f"--executable: {error}") from None
+    Outbox(False).raw(os.fsencode(path) + b"\n")
 
 
 def _list_scripts() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .commands import parse_request
-from .launch import args, argv, exe, script_path
+from .launch import args, argv, exe, executable, script_path
 
 _POLL_S = 0.003
 _Value = TypeVar("_Value")
@@ -58,6 +58,10 @@ class FakeEngine:
     def exe(self) -> list[str]:
         """The program, as the words before `--serve`."""
         return exe()
+
+    def executable(self) -> Path:
+        """The program as one file, for servers that take no argument list. Written into the state folder."""
+        return executable(self.state_dir)
 
     @property
     def args(self) -> list[str]:

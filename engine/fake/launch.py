@@ -1,15 +1,17 @@
-"""Where the fake engine and its ready scripts are, and the command line that starts it.
+"""Where the fake engine and its ready scripts are, and the command line or the file that starts it.
 
 It starts nothing.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 SCRIPTS_DIR = _HERE / "scripts"
+EXECUTABLE = "fake-engine"
 
 
 def exe() -> list[str]:
@@ -29,6 +31,27 @@ def args(script: Path, state_dir: Path | None = None) -> list[str]:
 def argv(script: Path, state_dir: Path | None = None) -> list[str]:
     """The whole command line, as a server builds it from `exe`, `--serve` and `args`."""
     return [*exe(), "--serve", *args(script, state_dir)]
+
+
+def executable(folder: Path) -> Path:
+    """Write one file that starts the program, for a server that takes a path and no argument list: a batch file on
+    Windows, a shell script elsewhere. Made anew each time; blocks for the disk.
+
+    Raises: OSError: it cannot be written; ValueError: a path that no batch file can have.
+    """
+    python, *options, main = exe()
+    if sys.platform == "win32":
+        from engine.batchfile import write_launcher  # not at the top: the program itself needs neither
+
+        path = folder.resolve() / f"{EXECUTABLE}.bat"
+        write_launcher(str(path), main, python=python, python_args=options)
+        return path
+    import shlex
+
+    path = folder.resolve() / EXECUTABLE
+    path.write_bytes(os.fsencode(f'#!/bin/sh\nexec {shlex.join([python, *options, main])} "$@"\n'))
+    path.chmod(0o755)
+    return path
 
 
 def script_names() -> list[str]:

@@ -20,6 +20,7 @@ if sys.platform == "win32":
 
     import psutil
 
+    from engine.batchfile import BATCH_SUFFIXES, batch_command
     from engine.supervisor.child import Changes, NothingWritten, SpawnError, environment, wait_ended
 
     log = logging.getLogger("strata.supervisor")
@@ -99,8 +100,9 @@ if sys.platform == "win32":
             pipe = subprocess.PIPE
             flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED
             try:
+                in_cmd = argv[0].lower().endswith(BATCH_SUFFIXES)  # cmd reads it, by other rules than those of lists
                 self._process = subprocess.Popen(
-                    argv,
+                    batch_command(argv[0], argv[1:]) if in_cmd else argv,
                     bufsize=0,
                     stdin=pipe if spoken else subprocess.DEVNULL,
                     stdout=pipe,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from engine.fake.builders import text
+from engine.fake.harness import FakeEngine
 from engine.fake.launch import SCRIPTS_DIR, args, argv, exe, script_names, script_path
+from engine.pipe import StrataEngine
 
 ROOT = Path(__file__).resolve().parents[4]
 AS_MODULE = [sys.executable, "-m", "engine.fake"]
@@ -96,3 +100,42 @@ def test_launch_finds_scripts_by_name_and_by_path(tmp_path: Path) -> None:
         script_path("../scripts/ok")
     assert args(mine) == [str(mine)]
     assert args(mine, tmp_path) == [str(mine), "--state", str(tmp_path)]
+
+
+def test_one_file_starts_it_for_servers_that_take_a_path(tmp_path: Path) -> None:
+    folder = tmp_path / "it's 한글 & (x86)"
+    folder.mkdir()
+    done = run([*AS_MODULE, "--executable", str(folder)])
+    assert (done.returncode, done.stderr) == (0, b"")
+    (program,) = [path for path in folder.iterdir() if not path.name.endswith(".launch.py")]
+    assert os.fsdecode(done.stdout).splitlines() == [str(program)]
+    assert program == FakeEngine("ok", folder).executable()
+    answered = run([str(program), "--serve", "ok"], folder)
+    assert answered.returncode == 0
+    assert answered.stdout.splitlines()[-1].startswith(b"DONE 3 2 ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "0 folders given, 1 wanted; see --help"),
+        (["a", "b"], "2 folders given"),
+        (["no-such-folder"], "No such file"),
+    ],
+)
+def test_wrong_folder_for_the_one_file_is_exit_2(words: list[str], message: str) -> None:
+    done = run([*AS_MODULE, "--executable", *words])
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert message in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_an_engine_is_driven_through_the_one_file(tmp_path: Path) -> None:
+    fake = FakeEngine({"requests": [[text("hi")]]}, tmp_path)
+    engine = StrataEngine(str(fake.executable()), fake.args)
+    try:
+        assert list(engine.generate([1], 8)) == [104, 105]
+        if os.name != "nt":  # there it is below cmd
+            assert fake.pids() == [engine.status().pid], "it is the process that the server started"
+    finally:
+        engine.close()
