@@ -1,0 +1,127 @@
+"""Pictures for reports, where matplotlib is installed. It knows nothing of what is drawn.
+
+matplotlib's own types are not complete: what is used of it is written down here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+LIBRARY = "matplotlib"
+HOW_TO_GET = "plots need matplotlib: pip install 'strata-serve[tools]' (from a checkout: -e '.[tools]')"
+DPI = 110
+BLUE, PURPLE, GREEN, RED, YELLOW, GREY, BLACK = (
+    "#2f6db5",
+    "#8e5ea2",
+    "#2e8b57",
+    "#c0392b",
+    "#e0a030",
+    "#9aa0a6",
+    "#222222",
+)
+_SMALL = 7
+
+
+class _Axes(Protocol):
+    def plot(self, x: Sequence[float], y: Sequence[float], style: str, **how: object) -> object: ...
+    def axvline(self, x: float, **how: object) -> object: ...
+    def barh(self, y: Sequence[float], width: Sequence[float], **how: object) -> object: ...
+    def set_yticks(self, ticks: Sequence[float], labels: Sequence[str]) -> object: ...
+    def set_title(self, label: str, **how: object) -> object: ...
+    def set_xlabel(self, xlabel: str, **how: object) -> object: ...
+    def set_xscale(self, value: str) -> object: ...
+    def set_xlim(self, left: float, right: float) -> object: ...
+    def set_ylim(self, bottom: float) -> object: ...
+    def grid(self, **how: object) -> object: ...
+    def tick_params(self, **how: object) -> object: ...
+    def legend(self, **how: object) -> object: ...
+
+
+class _Figure(Protocol):
+    def add_subplot(self, rows: int, columns: int, number: int) -> _Axes: ...
+    def savefig(self, file: io.BytesIO, **how: object) -> object: ...
+
+
+class _Module(Protocol):
+    def Figure(self, **how: object) -> _Figure: ...
+
+
+class Panel:
+    """One diagram of a picture."""
+
+    def __init__(self, axes: _Axes) -> None:
+        self._axes = axes
+        self._named = False
+        axes.grid(visible=True, alpha=0.25)
+        axes.tick_params(labelsize=_SMALL)
+
+    def title(self, text: str) -> None:
+        self._axes.set_title(text, fontsize=9)
+
+    def below(self, text: str) -> None:
+        """What stands under the horizontal axis."""
+        self._axes.set_xlabel(text, fontsize=_SMALL)
+
+    def line(
+        self, points: Sequence[tuple[float, float]], colour: str, name: str | None = None, *, style: str = "-"
+    ) -> None:
+        """`style`: `-`, `--`, `.` (no line), `.-`; `steps`: it keeps its value until the next one."""
+        how: dict[str, object] = {"drawstyle": "steps-post"} if style == "steps" else {}
+        if name is not None:
+            self._named = True
+            how["label"] = name
+        form = "-" if style == "steps" else style
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        self._axes.plot(xs, ys, form, color=colour, linewidth=1.1, markersize=3.5, **how)
+
+    def mark(self, at: float, colour: str) -> None:
+        """A thin line from top to bottom."""
+        self._axes.axvline(at, color=colour, linewidth=0.6, alpha=0.7)
+
+    def bars(self, bars: Sequence[tuple[str, float]], colour: str) -> None:
+        """From top to bottom, each with its name."""
+        places = [float(-number) for number in range(len(bars))]
+        self._axes.barh(places, [value for _, value in bars], color=colour, height=0.6)
+        self._axes.set_yticks(places, [name for name, _ in bars])
+
+    def from_zero(self) -> None:
+        self._axes.set_ylim(0)
+
+    def across(self, left: float, right: float) -> None:
+        self._axes.set_xlim(left, right)
+
+    def logarithmic(self) -> None:
+        self._axes.set_xscale("log")
+
+    def explain(self) -> None:
+        """A legend, where something has a name."""
+        if self._named:
+            self._axes.legend(fontsize=_SMALL, loc="upper left")
+
+
+class Picture:
+    """So many panels, in columns; sizes in inches, of the whole and of each row. It needs no screen.
+
+    Raises: ImportError: matplotlib is not there.
+    """
+
+    def __init__(self, count: int, *, columns: int = 2, width: float = 13.0, height: float = 2.8) -> None:
+        module = cast("_Module", importlib.import_module(f"{LIBRARY}.figure"))
+        rows = -(-count // columns)
+        self._figure = module.Figure(figsize=(width, height * rows), layout="constrained")
+        self.panels = [Panel(self._figure.add_subplot(rows, columns, number + 1)) for number in range(count)]
+
+    def png(self) -> bytes:
+        for panel in self.panels:
+            panel.explain()
+        file = io.BytesIO()
+        self._figure.savefig(file, format="png", dpi=DPI)
+        return file.getvalue()
+
+
+def can_plot() -> bool:
+    return importlib.util.find_spec(LIBRARY) is not None
