@@ -160,12 +160,15 @@ CHECKS: dict[str, Callable[[Asker], Judged]] = {
     "whole text, streamed": lambda asker: whole_text(asker, stream=True),
 }
 
+NEED_TOOLS = frozenset({"truncated tool call", "truncated tool call, streamed"})
 
-def _run(asker: Asker, reporter: Reporter) -> list[Item]:
+
+def _run(asker: Asker, reporter: Reporter, *, tools: bool) -> list[Item]:
     items: list[Item] = []
+    checks = {id_: check for id_, check in CHECKS.items() if tools or id_ not in NEED_TOOLS}
     with reporter.progress() as progress:
-        task = progress.add_task("", total=len(CHECKS))
-        for id_, check in CHECKS.items():
+        task = progress.add_task("", total=len(checks))
+        for id_, check in checks.items():
             progress.update(task, description=id_)
             begun = time.perf_counter()
             try:
@@ -196,7 +199,7 @@ def _show(items: list[Item], target: Target, model: str, reporter: Reporter) -> 
         )
         reporter.say(f"AFFECTED: {line}")
     elif counts[Judgement.UNSEEN]:
-        reporter.say("nothing untrue was seen, but not all could be seen: ask another --model")
+        reporter.say("nothing untrue was seen, but not all could be seen: ask another --model, or --no-tools")
     else:
         reporter.say("OK: cut answers say that they are")
 
@@ -224,7 +227,7 @@ def _check(args: argparse.Namespace, reporter: Reporter) -> int:
     verify = not args.insecure
     model: str = args.model or first_model(target, verify=verify)
     asker = Asker(target, model, silence_s=args.silence_s, verify=verify)
-    items = _run(asker, reporter)
+    items = _run(asker, reporter, tools=not args.no_tools)
     _show(items, target, model, reporter)
     if args.json is not None:
         told = [
@@ -247,6 +250,7 @@ def main(argv: list[str] | None = None) -> int:
     made = parser("check_responses", __doc__)
     made.add_argument("url", help="http://HOST:PORT, a base URL (…/v1), or the full one of /v1/responses")
     add_server(made, with_api=False)
+    made.add_argument("--no-tools", action="store_true", help="leave tool calls out: the model makes none")
     silence = f"give an answer up after so long without a byte (default: {SILENCE_S:g})"
     made.add_argument("--silence-s", type=float, default=SILENCE_S, help=silence)
     add_reports(made)

@@ -73,8 +73,9 @@ _CUT = frozenset(
     }
 )
 
-Closing = Literal["fin", "tls", "reset", "silent", "left", "recording"]
-"""What ended the reading. `tls`: the connection ended without TLS's own word for it."""
+Closing = Literal["fin", "tls", "reset", "silent", "left", "recording", "unfinished"]
+"""What ended the reading. `tls`: the connection ended without TLS's own word for it. `unfinished`: whoever made the
+recording saw that the framing was not at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class AnswerReader:
             return BodyEnd.RESET if how == "reset" else BodyEnd.NO_ANSWER
         if how == "reset":
             return BodyEnd.RESET
-        if self.framing == "chunked":
+        if self.framing == "chunked" or how == "unfinished":
             return BodyEnd.NO_TERMINATOR
         if self.framing == "length":
             return BodyEnd.SHORT

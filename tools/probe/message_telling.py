@@ -56,17 +56,17 @@ class MessageTelling(Telling):
         self._take(kind, value, event)
 
     def _ping(self, event: SseEvent) -> None:
-        if self.marker is not None or self.error is not None:
+        if self.marker is not None:
             self._beat_after_end(event.at_s)
         else:
             self._beat("ping event", event.data, event.at_s)
 
     def _after_end(self, kind: str, event: SseEvent) -> None:
-        if self.marker is not None:
-            self.findings.add("after-end", "lie", f"{kind} after message_stop", event.at_s)
-        elif self.error is not None and kind in ("message_delta", "message_stop"):
+        if self.error is not None and kind in ("message_delta", "message_stop"):
             text = f"{kind} after an error: clients take the answer for finished"
             self.findings.add("success-after-error", "lie", text, event.at_s)
+        elif self.marker is not None:
+            self.findings.add("after-end", "lie", f"{kind} after {self.marker}", event.at_s)
 
     def _take(self, kind: str, value: Json, event: SseEvent) -> None:
         match kind:
@@ -92,6 +92,7 @@ class MessageTelling(Telling):
                     text = f"the error has no message: {shown(event.data)}"
                     self.findings.add("error-form", "breach", text, event.at_s)
                 self._told_error(message or shown(error), event.at_s)
+                self.marker = self.marker or "error"  # nothing follows it, message_stop neither
             case _:
                 self.findings.add("unknown-event", "note", f"an event of type {kind!r}", event.at_s)
 

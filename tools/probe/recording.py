@@ -21,8 +21,8 @@ from tools.probe.witness import Witness
 _HEAD_START = re.compile(rb"HTTP/\d(?:\.\d)? \d{3}")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
-_CURL_SAYS = re.compile(rb"(?:\r?\n|\A|\r)curl: \((\d+)\) ([^\r\n]*)\s*\Z")
-_CURL_ENDS: Mapping[int, Closing] = {18: "fin", 28: "left", 52: "fin", 55: "reset", 56: "reset", 92: "reset"}
+_CURL_SAYS = re.compile(rb"curl: \((\d+)\) ([^\r\n]*)\s*\Z")
+_CURL_ENDS: Mapping[int, Closing] = {18: "unfinished", 28: "left", 52: "fin", 55: "reset", 56: "reset", 92: "reset"}
 """By curl's exit code. Source: curl's manual, "EXIT CODES"."""
 _GZIP = b"\x1f\x8b"
 _MARKS: tuple[tuple[Api, re.Pattern[bytes]], ...] = (
@@ -51,6 +51,9 @@ def read_recording(data: bytes) -> Recording:
     data = _as_bytes(data, notes)
     data, closing, closing_note = _without_curls_word(data)
     head, body = _split_heads(data)
+    if head and b"\r" not in head:
+        notes.append("the line ends of the head are not HTTP's: something has changed the file")
+        head = head.replace(b"\n", b"\r\n")
     if not head and not body.strip():
         raise CouldNotRun("the recording is empty; save a stream with: curl -N -i -o FILE URL …")
     chunked = b"chunked" in head.lower().replace(b" ", b"") or not head
@@ -126,9 +129,12 @@ def replay(recording: Recording, witness: Witness) -> AnswerReader:
         witness.begin(_decoded_by_curl(head, body, witness))
     for note in recording.notes:
         witness.telling.findings.add("recording", "note", note)
+    if recording.framed and reader.head is None:
+        reader.feed(b"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n", 0.0)
     if not recording.framed:
         reader.unframe()
-        if recording.closing == "recording" and body and not re.search(rb"(\n\n|\r\r|\r\n\r\n)\Z", body):
+        plain = body and not body.startswith(_GZIP)
+        if recording.closing == "recording" and plain and not re.search(rb"(\n\n|\r\r|\r\n\r\n)\Z", body):
             body += b"\n\n"  # an editor may have taken it away
             text = "the recording does not end in a blank line; it is read as if it did"
             witness.telling.findings.add("recording-trimmed", "note", text)
