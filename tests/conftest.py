@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,16 +19,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="the server of the end-to-end tests, one shell-quoted string (default: this checkout's python -m serve)",
     )
+    group.addoption(
+        "--server-root",
+        metavar="CHECKOUT",
+        default=None,
+        help="run only the promises of the ending contract, on the server of this Strata checkout over our fake engine",
+    )
     group.addoption("--long", action="store_true", help="run the tests marked long, too")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    root = config.getoption("--server-root")
+    if root and not (Path(root) / "serve" / "server.py").is_file():
+        raise pytest.UsageError(f"--server-root {root}: no serve/server.py in it; name the folder that holds `serve`")
     # A shell starts what runs in its background with Ctrl-C ignored, and every process of a test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what cannot run here, each with its reason. The default engine and model are part of the set-up: no skip."""
+    """Skip what cannot run here, each with its reason. The default engine and model are part of the set-up: no skip.
+    Another tree's server is asked for its promises only: it need not have our options."""
+    if config.getoption("--server-root"):
+        others = [item for item in items if item.path.name != "test_promises.py"]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.path.name == "test_promises.py"]
     reasons: dict[str, str] = {}
     if not config.getoption("--long"):
         reasons["long"] = "takes minutes; run with --long"
@@ -34,8 +50,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reasons["cuda"] = "needs a real engine: STRATA_CONFIG names its run config"
     if not os.environ.get("STRATA_VLLM"):
         reasons["vllm"] = "needs a real vLLM: STRATA_VLLM names its program (CONTRIBUTING.md says how to get one)"
-    if shutil.which("wine") is None:
-        reasons["wine"] = "needs wine"
+    if os.name != "nt" and not (ROOT / ".wine" / "ready").exists():
+        reasons["wine"] = "needs a Windows, or Wine: python3 tools/dev.py wine"
     for item in items:
         for name, reason in reasons.items():
             if item.get_closest_marker(name) is not None:

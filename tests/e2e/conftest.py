@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.promises import VERDICTS, table
 from tests.e2e.server import DEFAULT_COMMAND, ServerProcess, fake_server
 from tests.e2e.wire import Wire, noting
 
@@ -46,3 +47,11 @@ def fake(server_command: tuple[str, ...], tmp_path: Path) -> Iterator[Callable[.
             return stack.enter_context(fake_server(server_command, script, folder, *options))
 
         yield start
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """With --server-root: which promises that server keeps."""
+    if VERDICTS in config.stash and (root := config.getoption("--server-root")):
+        terminalreporter.section(f"the promises of {root}")
+        for line in table(config.stash[VERDICTS]):
+            terminalreporter.write_line(line)
