@@ -160,6 +160,7 @@ CHECKS: dict[str, Callable[[Asker], Judged]] = {
     "whole text, streamed": lambda asker: whole_text(asker, stream=True),
 }
 
+WHOLE = frozenset({"whole text", "whole text, streamed"})
 NEED_TOOLS = frozenset({"truncated tool call", "truncated tool call, streamed"})
 
 

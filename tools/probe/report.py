@@ -158,6 +158,7 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def error(self, message: str) -> NoReturn:
+        message = re.sub(r"(invalid \w+(?: value)?): '.*?'(?= \(|$)", r"\1", message, flags=re.DOTALL)
         self.print_usage(sys.stderr)
         self.exit(COULD_NOT_RUN, f"{self.prog}: {message}\n")
 

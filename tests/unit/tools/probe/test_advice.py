@@ -1,0 +1,95 @@
+"""tools/probe/advice.py: one line that fits what was seen; nothing to do where nothing is wrong."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from tests.scripted_upstream import DONE
+from tests.unit.tools.probe import streams
+from tests.unit.tools.probe.lies import LIES
+from tests.unit.tools.probe.test_tellings import witnessed
+from tools.probe.advice import advice, limit_near
+from tools.probe.answer import AnswerReader, Closing, Piece
+from tools.probe.witness import Witness
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+END = streams.chunk("stop") + DONE
+MANY = streams.chunk(content="x") * 40
+
+
+def advised(
+    *pieces: tuple[float, bytes], end_s: float, closing: Closing | None = None, fields: bytes = b"", head: bytes = HEAD
+) -> str:
+    """Advice about a stream whose pieces came so. `closing` None: the last chunk came."""
+    reader, witness = AnswerReader(), Witness("chat")
+    reader.feed(head + fields + b"Transfer-Encoding: chunked\r\n\r\n", 0.01)
+    assert reader.head is not None
+    witness.begin(reader.head)
+    for at_s, body in pieces:
+        witness.feed(Piece(at_s, body))
+    if closing is None:
+        reader.feed(b"0\r\n\r\n", end_s)
+    else:
+        reader.closed(closing, end_s)
+    witness.close(reader)
+    return advice(witness, reader)
+
+
+def test_a_stream_without_faults_needs_nothing() -> None:
+    assert advised((0.1, streams.SAID), (0.2, END), end_s=0.2) == "nothing to do"
+    assert advised((0.1, streams.SAID), (0.2, streams.ERROR + DONE), end_s=0.2).startswith(
+        "the server failed and said so"
+    )
+    assert advised((0.1, streams.SAID), end_s=0.2, closing="left").startswith("nothing wrong so far")
+
+
+def test_a_cut_after_a_silence_is_an_idle_limit() -> None:
+    said = advised((0.1, streams.SAID), end_s=60.2, closing="fin")
+    assert said.startswith("cut after 60.1 s of silence: raise the proxy's idle limit (60 s, the default of nginx's")
+    assert "(17 s)" in advised((0.1, streams.SAID), end_s=17.1, closing="fin")
+
+
+def test_a_cut_in_mid_flow_is_a_limit_on_the_whole_or_a_death() -> None:
+    late = (299.9, streams.chunk(content="x"))
+    assert "a limit on whole requests (300 s" in advised((0.1, streams.SAID), late, end_s=300.0, closing="fin")
+    assert advised((0.1, streams.SAID), end_s=0.2, closing="fin").startswith("cut in mid-flow: the server's handler")
+    assert "its log and the kernel's" in advised((0.1, streams.SAID), end_s=0.2, closing="reset")
+    assert advised((0.1, streams.SAID), end_s=300.0, closing="silent").startswith("the server hangs")
+
+
+def test_what_holds_tokens_back_is_named() -> None:
+    nginx = advised((5.0, MANY), (5.001, END), end_s=5.01)
+    assert nginx.startswith("buffered on the way: `proxy_buffering off` in nginx")
+    assert "although X-Accel" in advised((5.0, MANY + END), end_s=5.01, fields=b"X-Accel-Buffering: no\r\n")
+    lumps = [(float(at), MANY) for at in range(1, 5)]
+    assert advised(*lumps, (5.0, END), end_s=5.0).startswith("buffered on the way")
+    packed = gzip.compress(streams.SAID + END)
+    assert "compression (gzip) off" in advised((0.1, packed), end_s=0.2, fields=b"Content-Encoding: gzip\r\n")
+    old = advised((0.1, streams.SAID), (0.2, END), end_s=0.2, head=HEAD.replace(b"/1.1", b"/1.0"))
+    assert old.startswith("the server breaks the format or the framing")  # chunked, which HTTP/1.0 does not know
+    quick = advised((0.2, MANY), (0.201, END), end_s=0.21)
+    assert quick == "nothing to do", "a quick answer is not held back"
+
+
+def test_a_long_silence_asks_for_heartbeats() -> None:
+    assert "have the server send heartbeats" in advised((0.1, streams.SAID), (50.0, END), end_s=50.0)
+    beats = advised((0.1, b": ping\n\n"), (50.0, b": ping\n\n"), (51.0, streams.SAID + END), end_s=51.0)
+    assert "send heartbeats more often" in beats
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_every_lie_has_one_line_of_advice(name: str) -> None:
+    lie = LIES[name]
+    witness = witnessed(lie.api, lie.body)
+    reader = AnswerReader()
+    reader.closed("fin", 0.0)
+    line = advice(witness, reader)
+    assert line not in ("", "nothing to do") or lie.kind == "risk"
+    assert "\n" not in line
+
+
+def test_limits_are_met_within_two_percent() -> None:
+    assert (limit_near(59.0), limit_near(61.1)) == (limit_near(60.0), limit_near(60.0))
+    assert limit_near(45.0) is None
