@@ -1,0 +1,83 @@
+"""Heartbeats: no long silence while the engine makes nothing, in a form that clients bear, and none after the end."""
+
+from __future__ import annotations
+
+from tools.conform_checks.bench import Bench, found
+from tools.conform_checks.check import Check, NotSeen
+from tools.conform_checks.scenes import stalled_stream
+from tools.conform_checks.talk import Talk
+from tools.probe.target import APIS, Api
+
+_FORMS = (
+    *("comment-beats", "sse: empty data", "sse: bare colon", "sse: comment block after id"),
+    "sse: block without data",
+)
+
+
+def _quiet(bench: Bench, api: Api) -> str | None:
+    stalled = stalled_stream(bench, api)
+    longest_s = stalled.talk.witness.silence.longest_s
+    if longest_s <= bench.settings.quiet_s:
+        return None
+    beats = stalled.talk.telling.heartbeats.count
+    return f"{longest_s:.1f} s without a byte while the engine stood still, and {beats} heartbeats in all"
+
+
+def _beating(bench: Bench, api: Api) -> list[Talk]:
+    """The streams with heartbeats. Raises: NotSeen: there are none."""
+    talks = list(bench.streams(api))
+    try:
+        talks.append(stalled_stream(bench, api).talk)
+    except NotSeen:
+        if not any(talk.telling.heartbeats.count for talk in talks):
+            raise
+    talks = [talk for talk in talks if talk.telling.heartbeats.count or talk.found("beat-after-end")]
+    if not talks:
+        raise NotSeen("there were no heartbeats")
+    return talks
+
+
+def _form(bench: Bench, api: Api) -> str | None:
+    talks = _beating(bench, api)
+    if (text := found(talks, *_FORMS)) is not None:
+        return text
+    for talk in talks:
+        for kind, beats in talk.telling.heartbeats.kinds.items():
+            if kind == "empty chunk" and api in ("responses", "messages"):
+                return f"{talk.name}: a heartbeat that is no event of its API: {beats.example}"
+    return None
+
+
+def _after_end(bench: Bench, api: Api) -> str | None:
+    return found(_beating(bench, api), "beat-after-end")
+
+
+CHECKS = (
+    Check(
+        "beats",
+        "heartbeats",
+        "breach",
+        "While the engine stands still a stream is never silent for as long as proxies and clients bear (--quiet-s).",
+        "ds4 PR #224, ds4 PR #1006; proxies cut at 30 or 60 s",
+        APIS,
+        _quiet,
+    ),
+    Check(
+        "beat-form",
+        "heartbeats",
+        "risk",
+        "A heartbeat has a form that clients bear: a comment with text, in Responses an event, in Messages a ping.",
+        "codex #31539, openai-python #2722, copilot-api PR #88, mistral-vibe PR #794",
+        APIS,
+        _form,
+    ),
+    Check(
+        "beat-last",
+        "heartbeats",
+        "risk",
+        "No heartbeat comes after the end: it says that the answer goes on.",
+        "better-ccflare PR #307",
+        APIS,
+        _after_end,
+    ),
+)
