@@ -123,18 +123,19 @@ class ChatRelay:
         return _in_one_write(events), self._alive
 
     @property
-    def fits(self) -> Callable[[bytes], bool] | None:
-        """Says whether the next bytes of the stream can go to the client as they are, with nothing to tell anybody.
-        What did is to be counted (`passed`) before anything else is fed. None: nothing can now."""
+    def fits(self) -> Callable[[bytes], int | None] | None:
+        """Says whether the next bytes of the stream can go to the client as they are, with nothing to tell anybody:
+        how many texts they hold, or None. Those that went are to be told (`passed`) before anything else is fed. None:
+        nothing can now."""
         if self._passage is None or self._plan.pieces or not self._blocks.between or self.terminal is not None:
             return None
-        return self._passage.is_one
+        return self._passage.said
 
-    def passed(self, pieces: int) -> None:
-        """So many pieces of those that fit went to the client."""
+    def passed(self, texts: int) -> None:
+        """So many texts of what fits went to the client."""
         assert self._passage is not None
         self._unused = 0
-        self._counts.add_texts(pieces, reasoning=self._passage.channel != "content")
+        self._counts.add_texts(texts, reasoning=self._passage.channel != "content")
 
     def _quick(self, block: bytes) -> Event | None:
         assert self._passage is not None

@@ -102,6 +102,15 @@ def only_chunk(data: bytes) -> bytes:
     return data[stop + 2 : -2]
 
 
+def whole_chunks(data: bytes) -> bytes:
+    """The data of the chunks, if the bytes are whole chunks that are not the last one, and nothing else; else b""."""
+    if only := only_chunk(data):
+        return only
+    body = _Chunked()
+    given = body.feed(data)
+    return given if body.between_chunks else b""
+
+
 class _Announced:
     """A body of a known length."""
 
@@ -161,7 +170,7 @@ class _Chunked:
 
     @property
     def between_chunks(self) -> bool:
-        return self._left == 0 and self._held == _CRLF and self._trailer_bytes < 0
+        return self._left == 0 and self._held == _CRLF and self._trailer_bytes < 0 and self.problem is None
 
     def feed(self, data: bytes) -> bytes:
         left, size = self._left, len(data)

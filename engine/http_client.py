@@ -20,7 +20,7 @@ from engine.api import Inflow
 from engine.channel import MIN_RECV_BYTES, Channel, ConnectFailed, ConnectionCut, HttpError, words
 from engine.connections import Connections
 from engine.content_coding import CodingDamaged, CodingUnknown, Decoder, decoder_for
-from engine.http_body import Body, FramingUnknown, body_of, only_chunk
+from engine.http_body import Body, FramingUnknown, body_of, whole_chunks
 from engine.origin import Origin, origin_of
 
 __all__ = [
@@ -175,7 +175,7 @@ class Ahead:
         self._held: bytes | None = None
         self._error: OSError | None = None
         self._receive: Callable[[int], bytes] | None = None
-        self._fits: Callable[[bytes], bool] | None = None
+        self._fits: Callable[[bytes], int | None] | None = None
         self._taken = 0
 
     def begin(self, channel: Channel, answer: _Answer) -> None:
@@ -186,17 +186,17 @@ class Ahead:
         """The exchange is over."""
         self._channel = self._answer = self._held = self._error = self._receive = self._fits = None
 
-    def open(self, fits: Callable[[bytes], bool]) -> bool:
-        """From now on `take` looks for a chunk whose data `fits`. Whether that can be: the next byte begins a chunk,
-        and nobody but the system knows it yet."""
+    def open(self, fits: Callable[[bytes], int | None]) -> bool:
+        """From now on `take` looks for chunks whose data `fits`, which says how many texts they hold (None: it does
+        not). Whether that can be: the next byte begins a chunk, and nobody but the system knows it yet."""
         if self._channel is None or self._answer is None or not self._answer.between_chunks:
             return False
         self._receive, self._fits = self._channel.plain_receive, fits
         return self._receive is not None
 
     def take(self) -> bytes:
-        """The data of the next chunk of the body, if it is there, alone, and fits; b"": the exchange goes on. Does not
-        block."""
+        """The data of the next chunks of the body, if what is there is whole chunks, and fits; b"": the exchange goes
+        on. Does not block."""
         if self._receive is None or self._fits is None:
             return b""
         try:
@@ -206,15 +206,15 @@ class Ahead:
         except OSError as error:  # the system tells it once
             self._receive, self._error = None, error
             return b""
-        piece = only_chunk(data)
-        if piece and self._fits(piece):
-            self._taken += 1
+        piece = whole_chunks(data)
+        if piece and (texts := self._fits(piece)) is not None:
+            self._taken += texts
             return piece
         self._receive, self._held = None, data
         return b""
 
     def close(self) -> int:
-        """From now on `take` gives nothing; how many pieces it gave."""
+        """From now on `take` gives nothing; how many texts it gave."""
         taken, self._taken = self._taken, 0
         self._receive = self._fits = None
         return taken

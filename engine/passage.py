@@ -47,20 +47,16 @@ class Passage:
         self._after = after
         self._between = after + before
 
-    def is_one(self, block: bytes) -> bool:
-        """Whether the block is one chunk of this kind with a text that is not empty: `texts`, for the usual case."""
+    def said(self, block: bytes) -> int | None:
+        """How many texts the block has that are not empty, if it is whole chunks of this kind and nothing else; see
+        `texts`. Quickest where it is one chunk."""
         start, end = len(self._before), len(block) - len(self._after)
-        if end <= start or not block.startswith(self._before) or not block.endswith(self._after):
-            return False
-        if _ONE.fullmatch(block, start, end) is None:
-            return False
-        if block.isascii():
-            return True
-        try:
-            block[start:end].decode("utf-8")
-        except UnicodeDecodeError:
-            return False
-        return True
+        if end > start and block.startswith(self._before) and block.endswith(self._after):
+            if _ONE.fullmatch(block, start, end) is not None and block.isascii():
+                return 1
+            texts = self.texts(block)
+            return None if texts is None else len(texts) - texts.count(b"")
+        return 0 if block == self._before + self._after else None
 
     def texts(self, block: bytes) -> list[bytes] | None:
         """The JSON strings' insides, in order, if the block is whole chunks of this kind and nothing else."""

@@ -247,8 +247,8 @@ class Call:
         """What went to the client past us counts as what we passed."""
         assert self._inflow is not None
         self._inflow.shortcut = None
-        if (pieces := self._ahead.close()) and isinstance(self._reader, ChatRelay):
-            self._reader.passed(pieces)
+        if (texts := self._ahead.close()) and isinstance(self._reader, ChatRelay):
+            self._reader.passed(texts)
             self._quiet_s = 0.0
 
     def _open_shortcut(self) -> None:

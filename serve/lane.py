@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import select
 import selectors
 import socket
@@ -26,6 +27,9 @@ log = logging.getLogger("strata.lane")
 
 TICK_S = 0.5
 """How often streams without news are looked at, in seconds: for heartbeats, time limits and clients that left."""
+
+STEP_S = 1.0
+"""How long a stream that never rests may go by shortcuts alone, in seconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +95,7 @@ class Lane:
         """
         assert inflow.source is not None
         now = time.monotonic()
-        lent = _Lent(delivery, inflow, inflow.source, now, now + TICK_S)
+        lent = _Lent(delivery, inflow, inflow.source, now, now + random.uniform(0.5, 1.0) * STEP_S)
         delivery.body.dont_block(connection)
         inflow.outside = True
         try:
@@ -207,7 +211,7 @@ class Lane:
         if not inflow.drained:
             self._more.append(lent)
         lent.asleep_at = time.monotonic()
-        lent.step_at = now + TICK_S
+        lent.step_at = now + random.uniform(0.5, 1.0) * STEP_S  # not all in the same turn
 
     def _give_back(self, lent: _Lent, waiting: _Waiting) -> None:
         lent.here = False

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.http_body import MAX_LINE_BYTES, MAX_TRAILER_BYTES, Body, FramingUnknown, body_of, only_chunk
+from engine.http_body import MAX_LINE_BYTES, MAX_TRAILER_BYTES, Body, FramingUnknown, body_of, only_chunk, whole_chunks
 
 CHUNKED = {"transfer-encoding": "chunked"}
 TEXT = b"data: hello\r\n\r\n"
@@ -307,16 +307,17 @@ FRAGMENTS = [
 
 
 @given(BODIES, CUTS)
-def test_what_is_said_to_be_the_only_chunk_is_what_the_body_gives_for_it(
+def test_whole_chunks_are_what_the_body_gives_for_them(
     chunks: list[tuple[bytes, bytes, bool]], cuts: list[int]
 ) -> None:
     body = chunked()
     body.feed(b"1\r\nx\r\n")
     for read in split(encoded(chunks, []), cuts):
-        between, only = body.between_chunks, only_chunk(read)
+        between, only, several = body.between_chunks, only_chunk(read), whole_chunks(read)
         given = body.feed(read)
-        if between and only:
-            assert (given, body.between_chunks) == (only, True)
+        if between:
+            assert several == (given if body.between_chunks else b"")
+            assert only in (several, b"")
         assert not (body.between_chunks and body.whole)
 
 
@@ -330,7 +331,10 @@ def test_one_whole_chunk_is_the_only_one(data: bytes, extension: bytes, capitals
 
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=14).map(b"".join))
 def test_whatever_is_said_to_be_the_only_chunk_is_one_for_h11(data: bytes) -> None:
+    if several := whole_chunks(data):
+        assert Reference(b"Transfer-Encoding: chunked\r\n").read(data) == (several, "open", b"")
     if only := only_chunk(data):
+        assert only == several
         assert Reference(b"Transfer-Encoding: chunked\r\n").read(data) == (only, "open", b"")
         assert len(only) + len(data.partition(b"\r\n")[0]) + 4 == len(data)
 

@@ -173,6 +173,18 @@ def test_text_goes_by_the_shortcut_and_everything_else_is_told_after_it(name: st
     assert reader.inflow.shortcut is None
 
 
+def test_chunks_that_are_there_together_go_by_the_shortcut_together() -> None:
+    gate = threading.Semaphore(0)
+    pieces = [chunk(HELLO[0]), *map(chunk, TEXTS[:4]), b"".join(map(chunk, TEXTS[:5])), chunk(STOP), chunk(DONE)]
+    with ScriptedUpstream(in_turn(gate, *pieces, LAST_CHUNK)) as upstream:
+        reader = Outside(UpstreamEngine(upstream.url), on_read=gate.release, on_end=lambda: gate.release(len(pieces)))
+        read = reader.read()
+    assert Passed(b"".join(TEXTS[:5])) in read
+    finished = read[-1]
+    assert isinstance(finished, Finished)
+    assert finished.usage is not None and finished.usage.completion_tokens == 9
+
+
 def test_no_shortcut_where_the_text_is_wanted_as_pieces() -> None:
     gate = threading.Semaphore(0)
     pieces = [chunk(HELLO[0]), *map(chunk, TEXTS), chunk(STOP), chunk(DONE), LAST_CHUNK]

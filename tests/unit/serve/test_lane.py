@@ -139,6 +139,7 @@ def streams() -> Generator[Callable[..., Stream]]:
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes, comes because bytes were there."""
     monkeypatch.setattr(lane_module, "TICK_S", NEVER_S)
+    monkeypatch.setattr(lane_module, "STEP_S", NEVER_S)
 
 
 @pytest.mark.usefixtures("no_ticks")
@@ -297,7 +298,7 @@ def test_a_fault_on_the_shortcut_comes_out_in_the_streams_own_thread(streams: Ca
 def test_a_stream_that_never_rests_is_looked_at_now_and_then_all_the_same(
     streams: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_module, "TICK_S", 0.05)
+    monkeypatch.setattr(lane_module, "STEP_S", 0.05)
     stream = streams(short=0)
     deadline = time.monotonic() + DEADLINE_S
     while stream.steps < 5:
