@@ -2,6 +2,7 @@
 
     python3 tools/dev.py serve [options of the server]
     python3 tools/dev.py test [options of pytest]
+    python3 tools/dev.py test --server-root CHECKOUT  which promises a Strata checkout's server keeps
     python3 tools/dev.py wine [options of pytest]     tests in a Windows Python under Wine; installs both
     python3 tools/dev.py setup
 
@@ -37,6 +38,9 @@ LOCK_POLL_S = 0.2
 STAMP = "strata-setup.json"
 UNFINISHED = "strata-setup-unfinished"
 TABLES_OF_AN_INSTALL = ("build-system", "project")
+
+SERVER_ROOT = "--server-root"
+PROMISES = "tests/e2e/test_promises.py"
 
 EXTRAS: Mapping[str, frozenset[str]] = {
     "serve": frozenset({"llama"}),
@@ -378,6 +382,18 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return None
 
 
+def _without(arguments: Sequence[str], name: str) -> list[str]:
+    """The arguments without an option and its value."""
+    made: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == name:
+            next(words, None)
+        elif not word.startswith(name + "="):
+            made.append(word)
+    return made
+
+
 def _config_keys(path: Path) -> Mapping[str, object]:
     """The keys of a run config; none if it cannot be read, which the server says better."""
     try:
@@ -407,8 +423,11 @@ def _serve(python: Path, arguments: Sequence[str]) -> int:
 
 
 def _test(python: Path, arguments: Sequence[str]) -> int:
+    promises = _option(arguments, SERVER_ROOT)
+    if promises:
+        arguments = [*_without(arguments, SERVER_ROOT), SERVER_ROOT, str(Path(promises).resolve()), PROMISES]
     os.chdir(ROOT)
-    if not _fetch_model(python):
+    if not promises and not _fetch_model(python):
         return 1
     return run_and_exit([str(python), "-m", "pytest", *arguments])
 
@@ -435,7 +454,11 @@ def _fetch_model(python: Path) -> bool:
 
 
 def _extras(command: str, options: Sequence[str]) -> frozenset[str]:
-    return frozenset[str]() if command == "serve" and not needs_llama(options) else EXTRAS[command]
+    if command == "serve" and not needs_llama(options):
+        return frozenset[str]()
+    if command == "test" and _option(options, SERVER_ROOT):
+        return EXTRAS[command] - {"llama"}
+    return EXTRAS[command]
 
 
 def _say(text: str) -> None:

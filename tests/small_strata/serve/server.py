@@ -237,21 +237,30 @@ def openai_collect(chunks: Iterator[dict[str, Any] | None]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------ HTTP
+class Answers(BaseHTTPRequestHandler):
+    """What every handler needs."""
+
+    protocol_version = "HTTP/1.0"  # a stream ends with the connection
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        pass
+
+    def _json(self, code: int, obj: dict[str, Any]) -> None:
+        body = json.dumps(obj).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _sse(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+
+
 def make_handler(svc: Service) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.0"  # a stream ends with the connection
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-        def _json(self, code: int, obj: dict[str, Any]) -> None:
-            body = json.dumps(obj).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
+    class Handler(Answers):
         def do_GET(self) -> None:
             if self.path == "/health":
                 self._json(200, {"status": "ok", "loaded": svc.loaded(), "max_context": svc.engine.max_context})
@@ -274,11 +283,6 @@ def make_handler(svc: Service) -> type[BaseHTTPRequestHandler]:
                 self._json(502, {"error": {"type": "structured_output_failed", "message": str(e)}})
             except (EngineDied, QueueWaitExpired) as e:  # nothing was sent yet
                 self._json(503, {"error": {"type": "server_error", "message": str(e)}})
-
-        def _sse(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.end_headers()
 
         def _openai(self, req: dict[str, Any]) -> None:
             ids, max_new = svc.prepare(req)

@@ -67,6 +67,15 @@ def test_test_runs_pytest_at_the_root_with_its_options(ready: MiniProject, tmp_p
     assert done.stdout == f"pytest {ready.root} ['-k', 'a b', '--server-command', 'python -m serve']\n"
 
 
+@pytest.mark.parametrize("words", [["--server-root", "a tree"], ["--server-root=a tree"]])
+def test_test_of_another_tree_names_it_whole_and_needs_no_model(
+    ready: MiniProject, tmp_path: Path, words: list[str]
+) -> None:
+    done = ready.run("test", "-x", *words, "-q", cwd=tmp_path, MINI_NO_MODEL="1")
+    options = ["-x", "-q", "--server-root", str(tmp_path / "a tree"), dev.PROMISES]
+    assert done.stdout == f"pytest {ready.root} {options}\n"
+
+
 def test_missing_model_ends_the_run_before_the_server(ready: MiniProject) -> None:
     for command in ("serve", "test", "setup"):
         done = ready.run(command, MINI_NO_MODEL="1")
