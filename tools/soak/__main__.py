@@ -90,7 +90,7 @@ def _soak(args: argparse.Namespace, reporter: Reporter) -> int:
         facts = watched(tree, page_, gpu, target)
         record = Record(minutes=settings.minutes, streams=settings.streams)
         watcher = Watch(settings, record, tree=tree, page=page_, gpu=None if isinstance(gpu, str) else gpu)
-        scene = Scene(target, model, watcher, tree, ours, _means(args, watcher))
+        scene = Scene(target, model, watcher, tree, ours, _means(args, watcher), _may_end(args))
         settings = replace(settings, **_fault_counts(args, scene))
         _announce(settings, facts, reporter)
         return _finish(args, reporter, _run(settings, scene, record, facts, reporter))
@@ -163,6 +163,11 @@ def _means(args: argparse.Namespace, watcher: Watch) -> dict[FaultKind, Means]:
         if means is not None:
             made[kind] = means
     return made
+
+
+def _may_end(args: argparse.Namespace) -> bool:
+    """Whether what the user lets us kill may be the server itself."""
+    return args.kill_command is not None or args.engine_pid is not None
 
 
 def _fault_counts(args: argparse.Namespace, scene: Scene) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tools.plots import BLACK, BLUE, GREEN, GREY, PURPLE, RED, YELLOW, Panel, Picture
-from tools.soak.judge import Judgement, unit_of
+from tools.soak.judge import WARM_UP, Judgement, unit_of
 from tools.soak.record import UNTRUE, Ending, Fault, FaultKind, Sample, Seen, SeriesName
 from tools.soak.slope import Slope
 
@@ -78,15 +78,14 @@ def _draw_series(names: Sequence[SeriesName], samples: Sequence[Sample], judgeme
         panel.line(points, colour, name)
         for line in judgement.lines:
             if line.name == name and line.growth.leak and line.growth.slope is not None:
-                _draw_slope(line.growth.slope, points, scale, panel)
+                panel.line(_fitted(line.growth.slope, samples, scale), RED, "leak", style="--")
     if names[0] in _FROM_ZERO:
         panel.from_zero()
 
 
-def _draw_slope(slope: Slope, points: Sequence[tuple[float, float]], scale: float, panel: Panel) -> None:
-    """The line of a leak, through the end of what was watched."""
-    last_s = points[-1][0]
-    first_s = max(points[0][0], last_s - slope.span_s)
-    middle_s, level = (first_s + last_s) / 2, slope.level / scale
-    ends = [(at_s, level + slope.per_s / scale * (at_s - middle_s)) for at_s in (first_s, last_s)]
-    panel.line(ends, RED, "leak", style="--")
+def _fitted(slope: Slope, samples: Sequence[Sample], scale: float) -> list[tuple[float, float]]:
+    """The line of a leak over the time: it runs along the streams."""
+    warm = [sample for sample in samples if sample.share >= WARM_UP]
+    return [
+        (sample.at_s, (slope.level + slope.per_stream * (sample.streams - slope.middle)) / scale) for sample in warm
+    ]

@@ -114,7 +114,9 @@ class Client:
             stream.reader.head.status if stream.reader.head else 0,
             telling.token_count,
             telling.first_token_s,
+            telling.tokens.last_s,
             stream.witness.silence.longest_s,
+            telling.outcome == "finished",
             why,
         )
         evidence = stream.tape.evidence(seen, json.dumps(body).encode()) if ending in UNTRUE else None

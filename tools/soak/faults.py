@@ -34,12 +34,13 @@ class Means(Protocol):
     Raises: CannotFault.
     """
 
-    def kill(self) -> str:
-        """Kill the engine as the system does when memory is short; what was done, in words."""
+    def kill(self, now: Callable[[], object]) -> str:
+        """Kill the engine as the system does when memory is short, calling `now` right before; what was done, in
+        words."""
         ...
 
-    def stall(self, for_s: float, stop: threading.Event) -> str:
-        """Let it hang for so long, or until `stop`; what was done, in words."""
+    def stall(self, now: Callable[[], object], for_s: float, stop: threading.Event) -> str:
+        """Let it hang for so long, or until `stop`, calling `now` right before; what was done, in words."""
         ...
 
 
@@ -59,8 +60,9 @@ class ByPid:
             time.sleep(POLL_S)
         raise CannotFault(f"no engine was there for {ENGINE_S:g} s")
 
-    def kill(self) -> str:
+    def kill(self, now: Callable[[], object]) -> str:
         engine = self._engine()
+        now()
         try:
             engine.kill()
             with contextlib.suppress(psutil.TimeoutExpired):
@@ -69,8 +71,9 @@ class ByPid:
             raise CannotFault(f"process {engine.pid}: {error}") from None
         return f"killed process {engine.pid}"
 
-    def stall(self, for_s: float, stop: threading.Event) -> str:
+    def stall(self, now: Callable[[], object], for_s: float, stop: threading.Event) -> str:
         engine = self._engine()
+        now()
         try:
             engine.suspend()
         except psutil.Error as error:
@@ -123,10 +126,12 @@ class ByCommand:
             raise CannotFault(f"the command ended with {done.returncode}: {told}")
         return "ran the command"
 
-    def kill(self) -> str:
+    def kill(self, now: Callable[[], object]) -> str:
+        now()
         return self._run(COMMAND_S)
 
-    def stall(self, for_s: float, stop: threading.Event) -> str:
+    def stall(self, now: Callable[[], object], for_s: float, stop: threading.Event) -> str:
+        now()
         return self._run(for_s + COMMAND_S)
 
 
@@ -171,13 +176,19 @@ class FaultMaker:
             self.done.set()
 
     def _make(self, due: Due) -> None:
-        mid_answer = self._record.wait_mid_answer(MID_ANSWER_S)
+        self._record.wait_mid_answer(MID_ANSWER_S)
         self._before()
-        at_s = self._record.now_s()
         means = self._means[due.kind]
+        at_s, mid_answer = self._record.now_s(), 0
+
+        def now() -> None:
+            nonlocal at_s, mid_answer
+            at_s, mid_answer = self._record.now_s(), self._record.mid_answer
+
         try:
-            how = means.kill() if due.kind == "kill" else means.stall(due.for_s, self._stop)
+            how = means.kill(now) if due.kind == "kill" else means.stall(now, due.for_s, self._stop)
             error = None
         except CannotFault as fault:
             how, error = "", str(fault)
-        self._record.fault(Fault(due.kind, at_s, how, due.for_s, mid_answer, error))
+        took_s = self._record.now_s() - at_s
+        self._record.fault(Fault(due.kind, at_s, how, due.for_s, took_s, mid_answer, error))

@@ -42,6 +42,11 @@ FLOORS: Mapping[SeriesName, float] = {
 ENGINE_SERIES: frozenset[SeriesName] = frozenset(
     {"engine memory", "engine threads", "engine descriptors", "GPU memory of the tree"}
 )
+IN_FLIGHT_S = 0.1
+"""What the engine had made before it died may come so much later."""
+AT_ONCE_S = 5.0
+"""Who hides a death says so within this time: later, another engine may have made the rest."""
+LEAST_HIDDEN = 3
 SHOWN = 10
 
 
@@ -108,6 +113,7 @@ def judge(
     items = (
         _streams_item("unterminated streams", UNTERMINATED, streams),
         _streams_item("lies", frozenset({Ending.LIE}), streams),
+        _hidden_item(faults, streams),
         _streams_item("broken format", frozenset({Ending.BROKEN}), streams),
         _leaks_item(lines),
         _orphans_item(orphans),
@@ -125,6 +131,34 @@ def _streams_item(name: str, endings: frozenset[Ending], streams: Sequence[Seen]
     judged = sum(seen.ending in ANSWERED for seen in streams)
     evidence = [f"stream {seen.number} ({seen.api}, at {seen.begun_s:.1f} s): {'; '.join(seen.why)}" for seen in bad]
     return Item(name, bool(bad), f"{len(bad)} of {judged}", tuple(_cut(evidence)))
+
+
+def _hidden_item(faults: Sequence[Fault], streams: Sequence[Seen]) -> Item:
+    """Streams that had tokens when the engine was killed and got none afterwards, and still said that they were
+    finished. One may have been finished just then; most of those that were hit can't have been."""
+    kills = [fault for fault in faults if fault.kind == "kill" and fault.error is None]
+    hit: list[Seen] = []
+    hidden: list[tuple[Seen, Fault]] = []
+    for kill in kills:
+        for seen in streams:
+            first_s, last_s = seen.first_token_s, seen.last_token_s
+            if first_s is None or last_s is None or seen.ending is Ending.LEFT:
+                continue
+            if not seen.begun_s + first_s < kill.at_s < seen.ended_s:
+                continue
+            dead_s = kill.at_s + kill.took_s
+            if seen.begun_s + last_s > dead_s + IN_FLIGHT_S:
+                continue  # it was another engine's
+            hit.append(seen)
+            if seen.success and seen.ended_s <= dead_s + AT_ONCE_S:
+                hidden.append((seen, kill))
+    bad = len(hidden) >= LEAST_HIDDEN and len(hidden) > len(hit) / 2
+    evidence = [
+        f"stream {seen.number} ({seen.api}): success {seen.ended_s - kill.at_s:.2f} s after the kill"
+        for seen, kill in hidden
+    ]
+    text = f"{len(hidden)} of {len(hit)} that a kill met in mid-answer" if kills else "no kills were made"
+    return Item("deaths told as success", bad, text, tuple(_cut(evidence)) if bad else ())
 
 
 def _leaks_item(lines: Sequence[Line]) -> Item:
@@ -171,15 +205,15 @@ def _cut(lines: Sequence[str]) -> list[str]:
 def _lines(samples: Sequence[Sample]) -> list[Line]:
     made: list[Line] = []
     for name, floor in FLOORS.items():
-        points = [Point(one.at_s, one.values[name], one.life) for one in samples if name in one.values]
+        points = [Point(one.streams, one.values[name], one.life) for one in samples if name in one.values]
         if not points:
             continue
         warm = [
-            Point(one.at_s, one.values[name], one.life)
+            Point(one.streams, one.values[name], one.life)
             for one in samples
             if name in one.values and one.share >= WARM_UP
         ]
-        judged = _settled(warm) if name in ENGINE_SERIES else [Point(point.at_s, point.value) for point in warm]
+        judged = _settled(warm) if name in ENGINE_SERIES else [Point(point.streams, point.value) for point in warm]
         values = [point.value for point in points]
         made.append(Line(name, judge_growth(judged, floor=floor), values[0], values[-1], max(values)))
     return made
@@ -196,13 +230,14 @@ def _settled(points: Sequence[Point]) -> list[Point]:
 
 
 def growth_text(line: Line) -> str:
-    """The slope with its error, an hour, in the series' unit."""
+    """The slope with its error, for 1000 streams, in the series' unit."""
     slope = line.growth.slope
     if slope is None:
         return line.growth.why
     unit, scale = unit_of(line.name)
-    per_h, error_per_h = 3_600 * slope.per_s / scale, 3_600 * slope.error_per_s / scale
-    return f"{per_h:+.4g} ± {error_per_h:.2g} {unit} an hour over {slope.span_s:.0f} s: {line.growth.why}"
+    per_1000, error = 1_000 * slope.per_stream / scale, 1_000 * slope.error / scale
+    value = f"{per_1000:+.3g} ± {error:.2g} {unit}".rstrip()
+    return f"{value} for 1000 streams, over {slope.span:.0f}: {line.growth.why}"
 
 
 def unit_of(name: SeriesName) -> tuple[str, float]:

@@ -201,12 +201,12 @@ def _series_json(outcome: Outcome, number: int) -> Json:
     made: Json = {"name": line.name, "first": line.first, "last": line.last, "highest": line.highest}
     made |= {"leak": line.growth.leak, "why": line.growth.why}
     if slope is not None:
-        made |= {"per_s": slope.per_s, "error_per_s": slope.error_per_s, "points": slope.count, "span_s": slope.span_s}
+        made |= {"per_stream": slope.per_stream, "error": slope.error, "points": slope.count, "span": slope.span}
     return made
 
 
 def _sample_json(sample: Sample) -> Json:
-    return {"at_s": round(sample.at_s, 3), "life": sample.life, **sample.values}
+    return {"at_s": round(sample.at_s, 3), "streams": sample.streams, "life": sample.life, **sample.values}
 
 
 def junit_cases(outcome: Outcome) -> list[JUnitCase]:

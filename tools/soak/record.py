@@ -44,8 +44,8 @@ ANSWERED = frozenset({Ending.WHOLE, Ending.FAILED, Ending.LEFT}) | UNTRUE
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One stream. `first_token_s` and `silence_s` (the longest) are lengths; `why`: what of it is untrue, or why it was
-    refused."""
+    """One stream. `first_token_s`, `last_token_s` (both from its beginning) and `silence_s` (the longest) are lengths;
+    `success`: it said that the answer was finished; `why`: what of it is untrue, or why it was refused."""
 
     number: int
     api: Api
@@ -56,7 +56,9 @@ class Seen:
     status: int = 0
     tokens: int = 0
     first_token_s: float | None = None
+    last_token_s: float | None = None
     silence_s: float = 0.0
+    success: bool = False
     why: tuple[str, ...] = ()
 
 
@@ -76,12 +78,14 @@ FaultKind = Literal["kill", "stall"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`mid_answer`: so many streams were in mid-answer. `error`: why it could not be made."""
+    """`for_s`: how long a stall was to last; `took_s`: how long it took to make; `mid_answer`: so many streams were in
+    mid-answer. `error`: why it could not be made."""
 
     kind: FaultKind
     at_s: float
     how: str
     for_s: float = 0.0
+    took_s: float = 0.0
     mid_answer: int = 0
     error: str | None = None
 
@@ -103,10 +107,12 @@ SeriesName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was read at one moment. `share` is how far the run was; `life` numbers the engine's lives."""
+    """What was read at one moment. `share` is how far the run was, `streams` how many had ended; `life` numbers the
+    engine's lives."""
 
     at_s: float
     share: float
+    streams: int
     life: int
     values: Mapping[SeriesName, float]
 

@@ -26,7 +26,8 @@ LEAVE_S = 30.0
 
 @dataclass(slots=True)
 class Scene:
-    """Who takes part. `ours`: the server that we started, if we did; `means`: how faults are made, by their kind."""
+    """Who takes part. `ours`: the server that we started, if we did; `means`: how faults are made, by their kind;
+    `server_may_end`: what we kill may be the server itself."""
 
     target: Target
     model: str | None
@@ -34,6 +35,7 @@ class Scene:
     tree: Tree | None = None
     ours: OurServer | None = None
     means: dict[FaultKind, Means] = field(default_factory=dict[FaultKind, Means])
+    server_may_end: bool = False
 
 
 def soak(
@@ -78,7 +80,7 @@ def _gone(scene: Scene, record: Record, end: AtTheEnd) -> bool:
     if scene.ours is not None and scene.ours.ended is not None:
         end.server_ended = f"{scene.ours.ended}: {scene.ours.last_words()[-300:]}"
         return True
-    if scene.tree is not None and not scene.tree.alive and not scene.means:
+    if scene.tree is not None and not scene.tree.alive and not scene.server_may_end:
         end.server_ended = f"process {scene.tree.root.pid} has ended"
         return True
     answered_s = next(

@@ -1,7 +1,9 @@
 """A line through what was watched, and how sure its slope is: least squares, with an error that is not too small.
 
-What is watched moves slowly, so that one sample says much of the next; the error is widened by that. A series may have
-several lives (an engine that was restarted): each has its own level, all share the slope. Pure: no clock, no chance.
+It runs along the streams that had ended, not along the time: what a server leaks it leaks by its work, and a run may
+stand still. What is watched moves slowly, so that one sample says much of the next; the error is widened by that. A
+series may have several lives (an engine that was restarted): each has its own level, all share the slope. Pure: no
+clock, no chance.
 """
 
 from __future__ import annotations
@@ -23,33 +25,42 @@ LEAST_LIFE = 6
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    at_s: float
+    """`streams` is how many had ended by then."""
+
+    streams: float
     value: float
     life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """`per_s` with its standard error; `span_s`: the time that it was watched for, all lives together."""
+    """`per_stream` with its standard error; `span`: the streams that it was watched for, all lives together. The line
+    goes through `level` at `middle` streams."""
 
-    per_s: float
-    error_per_s: float
+    per_stream: float
+    error: float
     count: int
-    span_s: float
+    span: float
     level: float
+    middle: float
 
     @property
     def growth(self) -> float:
         """By how much it grew while it was watched, as the line says."""
-        return self.per_s * self.span_s
-
-    @property
-    def growth_error(self) -> float:
-        return self.error_per_s * self.span_s
+        return self.per_stream * self.span
 
     def clear(self, times: float = CLEAR) -> bool:
         """Whether it rises, and chance does not explain it."""
-        return self.per_s > times * self.error_per_s and self.per_s > 0
+        return self.per_stream > times * self.error and self.per_stream > 0
+
+
+def merged(points: Sequence[Point]) -> list[Point]:
+    """One point, the mean, for those that follow one another at the same place: they say one thing, not many."""
+    made: list[Point] = []
+    for (streams, life), group in itertools.groupby(points, key=lambda point: (point.streams, point.life)):
+        values = [point.value for point in group]
+        made.append(Point(streams, math.fsum(values) / len(values), life))
+    return made
 
 
 def fit(points: Sequence[Point]) -> Slope | None:
@@ -62,19 +73,20 @@ def fit(points: Sequence[Point]) -> Slope | None:
     if count < LEAST_POINTS:
         return None
     centred: list[list[tuple[float, float]]] = []
-    span_s = 0.0
     for life in lives:
-        mean_s = math.fsum(point.at_s for point in life) / len(life)
-        mean = math.fsum(point.value for point in life) / len(life)
-        centred.append([(point.at_s - mean_s, point.value - mean) for point in life])
-        span_s += life[-1].at_s - life[0].at_s
+        middle = math.fsum(point.streams for point in life) / len(life)
+        level = math.fsum(point.value for point in life) / len(life)
+        centred.append([(point.streams - middle, point.value - level) for point in life])
     square = math.fsum(at * at for life in centred for at, _ in life)
     if square <= 0:
         return None
-    per_s = math.fsum(at * value for life in centred for at, value in life) / square
-    left = [[value - per_s * at for at, value in life] for life in centred]
-    level = math.fsum(point.value for life in lives for point in life) / count
-    return Slope(per_s, _error(left, square, count), count, span_s, level)
+    per_stream = math.fsum(at * value for life in centred for at, value in life) / square
+    left = [[value - per_stream * at for at, value in life] for life in centred]
+    everything = [point for life in lives for point in life]
+    level = math.fsum(point.value for point in everything) / count
+    middle = math.fsum(point.streams for point in everything) / count
+    span = sum(life[-1].streams - life[0].streams for life in lives)
+    return Slope(per_stream, _error(left, square, count), count, span, level, middle)
 
 
 def _error(left: list[list[float]], square: float, count: int) -> float:
@@ -104,12 +116,13 @@ class Growth:
 def judge_growth(points: Sequence[Point], *, floor: float, share: float = 0.05) -> Growth:
     """Whether it is a leak: it rises clearly, still does in the last half, and by more than `floor` and by more than
     this share of its level while it was watched. What fills up and then stays (a cache) is none."""
+    points = merged(points)
     slope = fit(points)
     if slope is None:
         return Growth(None, None, False, "too short to say")
     last = fit(points[len(points) // 2 :])
     if not slope.clear():
-        return Growth(slope, last, False, "flat within its error" if slope.per_s >= 0 else "falls")
+        return Growth(slope, last, False, "flat within its error" if slope.per_stream >= 0 else "falls")
     if slope.growth <= floor or slope.growth <= share * slope.level:
         return Growth(slope, last, False, "rises, too little to matter")
     if last is None:

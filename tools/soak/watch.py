@@ -95,7 +95,7 @@ class Watch:
 
     def take(self) -> None:
         """One sample."""
-        at_s, share = self._record.now_s(), self._record.share()
+        at_s, share, streams = self._record.now_s(), self._record.share(), len(self._record.streams)
         values: dict[SeriesName, float] = {}
         status = self._page.read() if self._page is not None else None
         if status is not None and status.running is not None and status.waiting is not None:
@@ -109,7 +109,7 @@ class Watch:
             values["GPU memory in use"] = use.in_use_bytes
             if use.tree_bytes is not None and pids:
                 values["GPU memory of the tree"] = use.tree_bytes
-        self._record.sample(Sample(at_s, share, self._life(status), values))
+        self._record.sample(Sample(at_s, share, streams, self._life(status), values))
 
     def _take_processes(self, values: dict[SeriesName, float], below: list[psutil.Process]) -> None:
         assert self._tree is not None
