@@ -12,9 +12,11 @@ from tests.e2e.grammar import check_chat_stream
 from tests.e2e.server import ServerProcess
 
 CONFIG = os.environ.get("STRATA_CONFIG", "")
+LOAD_S = 1_800.0  # a big model is read from a disk
 
 pytestmark = [
     pytest.mark.cuda,
+    pytest.mark.timeout(3 * LOAD_S),
     pytest.mark.skipif(not CONFIG, reason="set STRATA_CONFIG to a Strata run config to test a real engine"),
 ]
 
@@ -30,4 +32,6 @@ def test_the_real_engine_answers_dies_and_answers_again(server_command: tuple[st
             ending = check_chat_stream(connection.answer())
         assert ending.error is not None
         assert ending.error["code"] == "engine_died"
-        assert ask(server.port, chat(stream=False, max_tokens=5)).status == 200
+        with Connection(server.port, timeout_s=LOAD_S) as connection:  # nothing comes while the engine loads again
+            connection.post("/v1/chat/completions", chat(stream=False, max_tokens=5))
+            assert connection.answer().status == 200
