@@ -34,6 +34,8 @@ TEXT_LIMIT = 16
 """The least that the API takes."""
 CALL_LIMITS = (16, 32, 64, 128, 256, 512)
 """Until one of them cuts a call in its arguments: what stands before them differs between models."""
+TEXT_BEFORE_CALL = 64
+"""A model that has written so many tokens of text makes no call any more."""
 WHOLE_LIMIT = 512
 SILENCE_S = 120.0
 STATUSES_TO_ADAPT = (400, 422)
@@ -136,8 +138,8 @@ def cut_call(asker: Asker, *, stream: bool) -> Judged:
             )
         if made.cut and instead is None:
             instead = made
-        if made.cut is False:
-            break  # the model ended without a call, and more room changes nothing
+        if made.cut is False or (made.text and not made.calls and limit >= TEXT_BEFORE_CALL):
+            break  # it ended, or writes a text: more room changes nothing
     if instead is None:
         return Judged(Judgement.UNSEEN, "the model made no tool call; ask another --model")
     judged = judge_cut(instead)
