@@ -13,6 +13,7 @@ import psutil
 
 from tools.soak.record import Fault, FaultKind, Record
 from tools.soak.settings import Due
+from tools.soak.tree import lives
 
 MID_ANSWER_S = 30.0
 """How long a fault waits for a stream in mid-answer."""
@@ -65,10 +66,11 @@ class ByPid:
         now()
         try:
             engine.kill()
-            with contextlib.suppress(psutil.TimeoutExpired):
-                engine.wait(GONE_S)
         except psutil.Error as error:
             raise CannotFault(f"process {engine.pid}: {error}") from None
+        until = time.monotonic() + GONE_S  # its parent is to read how it ended: psutil's `wait` could take that away
+        while lives(engine) and time.monotonic() < until:
+            time.sleep(POLL_S / 10)
         return f"killed process {engine.pid}"
 
     def stall(self, now: Callable[[], object], for_s: float, stop: threading.Event) -> str:

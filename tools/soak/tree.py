@@ -61,12 +61,12 @@ class Tree:
 
     @property
     def alive(self) -> bool:
-        return _lives(self.root)
+        return lives(self.root)
 
     def look(self) -> list[psutil.Process]:
         """The processes below the server now; the server itself is not among them. All are remembered."""
         try:
-            below = [process for process in self.root.children(recursive=True) if _lives(process)]
+            below = [process for process in self.root.children(recursive=True) if lives(process)]
         except psutil.Error:
             below = []
         now = time.monotonic()
@@ -77,7 +77,7 @@ class Tree:
         for key, member in list(self._members.items()):
             if key in inside:
                 continue
-            if not _lives(member.process):
+            if not lives(member.process):
                 del self._members[key]
             elif member.out_since_s is None:
                 member.out_since_s = now
@@ -89,7 +89,7 @@ class Tree:
         return [
             Stray(member.process.pid, member.name, now - member.out_since_s)
             for member in self._members.values()
-            if member.out_since_s is not None and _lives(member.process)
+            if member.out_since_s is not None and lives(member.process)
         ]
 
     def has(self, pid: int) -> bool:
@@ -149,7 +149,7 @@ def _name(process: psutil.Process) -> str:
         return "?"
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
     """A zombie has ended; only its parent has not read how."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -104,6 +104,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             STATE["streams"] += 1
             STATE["running"] += 1
             number = STATE["streams"]
+        with (FOLDER / "asked").open("a", encoding="utf-8") as file:
+            file.write("stream\n")
         try:
             self.leak(number)
             self.stream(request["max_tokens"], due=number % EVERY == 0)
@@ -147,6 +149,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if due and "cut" in MODES:
             self.close_connection = True
             return
+        if due and "echoes the key" in MODES:
+            self.write(f"<key> {(self.headers['Authorization'] or '').removeprefix('Bearer ')}\n\n".encode())
         if due and "broken" in MODES:
             self.write(b"data: {not JSON\n\n")
         if not (due and "lies" in MODES):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +31,15 @@ class BadServer:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().decode().split()[1]
+
+    def wait_asked(self, count: int) -> None:
+        """Wait until so many streams were asked for."""
+        event, file = threading.Event(), self.folder / "asked"
+        for _ in range(round(DEADLINE_S / 0.02)):
+            if file.exists() and file.read_text(encoding="utf-8").count("\n") >= count:
+                return
+            event.wait(0.02)
+        raise AssertionError(f"the server was not asked for {count} streams")
 
     def started(self) -> list[int]:
         return [int(line) for line in (self.folder / "pids").read_text(encoding="utf-8").split()]

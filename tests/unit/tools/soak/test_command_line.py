@@ -1,0 +1,156 @@
+"""tools/soak from its command line: what contradicts itself, what cannot be run, and what is written."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.scripted_upstream import ScriptedUpstream, answer, stream
+from tests.unit.tools.soak.conftest import BadServer, Soaked
+from tools import plots
+from tools.probe.exits import CouldNotRun
+from tools.soak.__main__ import main
+from tools.soak.command_line import default_faults, parser
+from tools.soak.serving import OurServer, words
+
+Start = Callable[..., BadServer]
+Soak = Callable[..., Soaked]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ([], "give --url of a running server, or --serve"),
+        (["--url", "http://127.0.0.1:1/v1", "--serve", ""], "give --url of a running server, or --serve"),
+        (["--serve", "", "--server-pid", "1"], "the server that --serve starts is known"),
+        (["--url", "ftp://x"], "cannot be asked"),
+        (["--url", "http://127.0.0.1:1/v1", "--model", "m"], "cannot be reached"),
+    ],
+)
+def test_run_that_cannot_be_says_why(
+    options: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*options, "--report", str(tmp_path / "report")]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--minutes", "0"],
+        ["--minutes", "nan"],
+        ["--minutes", "100000"],
+        ["--clients", "0"],
+        ["--apis", "chat,telnet"],
+        ["--leave", "1.5"],
+        ["--seed", "-1"],
+        ["--kills", "x"],
+    ],
+)
+def test_options_that_say_nothing_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser("about").parse(options)
+    assert ended.value.code == 2
+    assert options[0] in capsys.readouterr().err
+
+
+def test_apis_are_taken_in_their_order() -> None:
+    assert parser("about").parse(["--apis", "messages,chat"]).apis == ("chat", "messages")
+
+
+def test_faults_that_nobody_counted_follow_the_length() -> None:
+    args = parser("about").parse(["--minutes", "30"])
+    assert (default_faults(args, 1.0), default_faults(args, 2.0)) == (30, 15)
+    args = parser("about").parse(["--minutes", "30", "--streams", "200"])
+    assert default_faults(args, 1.0) == 4
+
+
+def test_server_that_refuses_everything_could_not_be_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refuse = answer(b'{"error": {"message": "wrong key"}}', 401)
+    with ScriptedUpstream(lambda peer: peer.send(refuse)) as server:
+        assert main(["--url", server.url, "--report", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert "no API answers" in shown.err and "wrong key" in shown.err
+
+
+def test_faults_without_means_are_refused_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedUpstream(stream(b"data: [DONE]\n\n")) as server:
+        assert main(["--url", server.url, "--apis", "chat", "--kills", "1", "--report", str(tmp_path)]) == 2
+    assert "give --engine-pid or --kill-command" in capsys.readouterr().err
+
+
+def test_report_folder_that_cannot_be_made_is_told_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["--serve", "", "--report", str(file / "report")]) == 2
+    assert "cannot be made" in capsys.readouterr().err
+
+
+def test_server_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('the model is missing')"]
+    with pytest.raises(CouldNotRun, match="the server did not start: the model is missing"):
+        OurServer("", tmp_path / "log", command=command)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="quotes as a POSIX shell has them")
+def test_server_options_are_split_as_a_shell_does() -> None:
+    assert words("--model 'a b.gguf' --parallel 2") == ["--model", "a b.gguf", "--parallel", "2"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal for one thread's program")
+def test_request_to_end_ends_early_with_a_verdict(bad_server: Start, soaked: Soak) -> None:
+    """A run of hours that is stopped has something to say."""
+    server = bad_server()
+
+    def stop_it() -> None:
+        server.wait_asked(8)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=stop_it)
+    thread.start()
+    run = soaked(server, "--max-tokens", "8")
+    thread.join()
+    assert run.status == 0
+    assert run.report["notes"] == ["stopped before its time"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_report_needs_nothing_beside_it_and_has_no_key(
+    bad_server: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server's echo of the key is in the evidence, the page, the JSON and on the terminal; the key is in none."""
+    key = "sk-live-0123456789abcdef"
+    folder, junit = tmp_path / "report", tmp_path / "junit.xml"
+    options = ["--url", bad_server("echoes the key").url, "--streams", "10", "--kills", "0", "--stalls", "0"]
+    options += ["--clients", "2", "--leave", "0", "--grace-s", "1", "--seed", "4", "--api-key", key]
+    assert main([*options, "--report", str(folder), "--junit", str(junit), "--json", str(tmp_path / "copy.json")]) == 1
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    picture = re.search(r'src="data:image/png;base64,([^"]+)"', page)
+    assert picture is not None
+    assert base64.b64decode(picture[1]) == (folder / "soak.png").read_bytes()
+    assert (folder / "soak.png").read_bytes().startswith(b"\x89PNG")
+    assert "&lt;key&gt; ***" in page
+    shown = capsys.readouterr()
+    everything = [path.read_bytes() for path in (*folder.iterdir(), junit, tmp_path / "copy.json")]
+    assert any(b"<key> ***" in data for data in everything)
+    assert all(key.encode() not in data for data in [*everything, shown.out.encode(), shown.err.encode()])
+    assert "seed 4" in shown.out
+    assert 'failures="1"' in junit.read_text(encoding="utf-8")
+
+
+def test_missing_library_of_plots_is_told_and_the_report_made(
+    bad_server: Start, soaked: Soak, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = soaked(bad_server(), "--streams", "4", "--max-tokens", "4")
+    assert plots.HOW_TO_GET in capsys.readouterr().err
+    assert "Without plots: matplotlib was not installed" in (run.folder / "report.html").read_text(encoding="utf-8")

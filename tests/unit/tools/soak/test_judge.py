@@ -1,0 +1,198 @@
+"""tools/soak/judge.py: each item is bad for what it is for, and for nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.probe.target import Api
+from tools.soak.judge import Judgement, judge, median_recovery_s
+from tools.soak.record import AtTheEnd, Ending, Fault, Orphan, Sample, Seen, SeriesName
+
+MIB = 1 << 20
+
+
+def seen(
+    number: int,
+    ending: Ending = Ending.WHOLE,
+    *,
+    api: Api = "chat",
+    begun_s: float = 0.0,
+    ended_s: float = 1.0,
+    tokens: tuple[float, float] | None = (0.1, 0.9),
+    success: bool = True,
+) -> Seen:
+    """`tokens`: when the first and the last came, from its beginning."""
+    first_s, last_s = tokens or (None, None)
+    why = (f"reason {number}",)
+    return Seen(number, api, 9, begun_s, ended_s, ending, 200, 5, first_s, last_s, 0.1, success, why)
+
+
+def bad(judgement: Judgement) -> list[str]:
+    return [item.name for item in judgement.items if item.bad]
+
+
+def of_streams(*streams: Seen) -> Judgement:
+    return judge(streams, [], [], [], AtTheEnd())
+
+
+def samples(name: SeriesName, values: list[float], lives: list[int] | None = None) -> list[Sample]:
+    count = len(values)
+    lives = lives or [0] * count
+    return [
+        Sample(float(at), at / count, at, life, {name: value})
+        for at, (value, life) in enumerate(zip(values, lives, strict=True))
+    ]
+
+
+def of_samples(made: list[Sample]) -> Judgement:
+    return judge([seen(1)], made, [], [], AtTheEnd())
+
+
+EXPECTED = {
+    Ending.CUT: ["unterminated streams"],
+    Ending.SILENT: ["unterminated streams"],
+    Ending.ENDLESS: ["unterminated streams"],
+    Ending.LIE: ["lies"],
+    Ending.BROKEN: ["broken format"],
+}
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_each_ending_makes_its_item_bad_and_no_other(ending: Ending) -> None:
+    judgement = of_streams(seen(1), seen(2, ending, api="messages"))
+    assert bad(judgement) == EXPECTED.get(ending, [])
+    assert judgement.status == (1 if ending in EXPECTED else 0)
+    assert judgement.by_api["messages"] == {ending: 1}
+    for item in judgement.items:
+        assert not item.bad or item.evidence == ("stream 2 (messages, at 0.0 s): reason 2",)
+
+
+def test_evidence_of_many_is_cut() -> None:
+    judgement = of_streams(*(seen(number, Ending.CUT) for number in range(30)))
+    (item,) = (item for item in judgement.items if item.bad)
+    assert (item.text, len(item.evidence), item.evidence[-1]) == ("30 of 30", 11, "and 20 more")
+
+
+def test_leak_after_the_warm_up_is_one() -> None:
+    judgement = of_samples(samples("server memory", [(50 + at) * MIB for at in range(100)]))
+    assert bad(judgement) == ["leaks"]
+    (item,) = (item for item in judgement.items if item.bad)
+    assert item.text == "server memory"
+    assert item.evidence == ("server memory: +1e+03 ± 0 MiB for 1000 streams, over 74: rises, and goes on",)
+
+
+def test_growth_during_the_warm_up_is_none() -> None:
+    assert bad(of_samples(samples("server memory", [min(at, 20) * 10.0 * MIB for at in range(100)]))) == []
+
+
+@pytest.mark.parametrize("name", ["server threads", "server descriptors", "processes"])
+def test_counts_leak_too(name: SeriesName) -> None:
+    assert bad(of_samples(samples(name, [10.0 + at for at in range(100)]))) == ["leaks"]
+    assert bad(of_samples(samples(name, [10.0 + at % 3 for at in range(100)]))) == []
+
+
+def test_queue_that_rises_is_load_and_no_leak() -> None:
+    assert bad(of_samples(samples("waiting", [10.0 * at for at in range(100)]))) == []
+
+
+def test_engine_that_loads_a_model_in_each_life_does_not_leak() -> None:
+    values = [min(at % 25, 10) * 800.0 * MIB for at in range(100)]
+    assert bad(of_samples(samples("engine memory", values, [at // 25 for at in range(100)]))) == []
+
+
+def test_engine_that_grows_to_the_end_of_each_life_leaks() -> None:
+    values = [(800 + at % 25 * 20) * float(MIB) for at in range(100)]
+    judgement = of_samples(samples("engine memory", values, [at // 25 for at in range(100)]))
+    assert bad(judgement) == ["leaks"]
+
+
+def test_server_that_grows_with_each_life_of_its_engine_leaks() -> None:
+    """Its own memory has one life, whatever the engine does."""
+    values = [(50 + at // 5 * 5) * float(MIB) for at in range(100)]
+    assert bad(of_samples(samples("server memory", values, [at // 5 for at in range(100)]))) == ["leaks"]
+
+
+def test_run_that_watched_nothing_says_so() -> None:
+    texts = {item.name: item.text for item in of_streams(seen(1)).items}
+    assert texts["leaks"] == "nothing was watched"
+    texts = {item.name: item.text for item in of_samples(samples("server memory", [1.0] * 5)).items}
+    assert texts["leaks"] == "nothing was watched for long enough to say"
+
+
+def test_orphans_are_named() -> None:
+    judgement = judge([seen(1)], [], [], [Orphan(17, "llama-server", 25.0)], AtTheEnd())
+    assert bad(judgement) == ["orphans"]
+    assert judgement.items[5].evidence == ("process 17 (llama-server), 25 s outside of the tree",)
+
+
+@pytest.mark.parametrize(
+    ("end", "item"),
+    [
+        (AtTheEnd(running=1), "left in the queue"),
+        (AtTheEnd(waiting=2), "left in the queue"),
+        (AtTheEnd(server_ended="exit status 3"), "server"),
+        (AtTheEnd(not_stopped=True), "server"),
+    ],
+)
+def test_what_is_left_at_the_end_is_bad(end: AtTheEnd, item: str) -> None:
+    assert bad(judge([seen(1)], [], [], [], end)) == [item]
+
+
+# --- faults ------------------------------------------------------------------------------------------
+
+KILL = Fault("kill", 10.0, "killed process 5", took_s=0.05)
+
+
+def hit(number: int, ending: Ending, *, success: bool, last_s: float = 9.99, ended_s: float = 10.2) -> Seen:
+    """A stream that was in mid-answer at the kill."""
+    return seen(number, ending, begun_s=0.0, ended_s=ended_s, tokens=(1.0, last_s), success=success)
+
+
+def of_kill(*streams: Seen, kill: Fault = KILL) -> list[str]:
+    return bad(judge(streams, [], [kill], [], AtTheEnd()))
+
+
+def test_deaths_that_are_told_as_success_are_seen() -> None:
+    assert of_kill(*(hit(number, Ending.WHOLE, success=True) for number in range(3))) == ["deaths told as success"]
+
+
+def test_deaths_that_are_told_are_none() -> None:
+    assert of_kill(*(hit(number, Ending.FAILED, success=False) for number in range(9))) == []
+
+
+def test_limit_at_the_kill_is_no_success() -> None:
+    assert of_kill(*(hit(number, Ending.WHOLE, success=False) for number in range(9))) == []
+
+
+def test_few_that_were_finished_just_then_prove_nothing() -> None:
+    finished = [hit(number, Ending.WHOLE, success=True) for number in range(2)]
+    assert of_kill(*finished) == []
+    failed = [hit(10 + number, Ending.FAILED, success=False) for number in range(5)]
+    assert of_kill(*finished, hit(9, Ending.WHOLE, success=True), *failed) == []
+
+
+def test_streams_that_another_engine_went_on_with_were_not_hit() -> None:
+    others = [hit(number, Ending.WHOLE, success=True, last_s=12.0, ended_s=12.1) for number in range(9)]
+    assert of_kill(*others) == []
+
+
+def test_kill_that_could_not_be_made_proves_nothing() -> None:
+    missed = Fault("kill", 10.0, "", error="no engine")
+    assert of_kill(*(hit(number, Ending.WHOLE, success=True) for number in range(9)), kill=missed) == []
+
+
+def test_what_followed_a_fault_is_told() -> None:
+    streams = [
+        seen(1, ended_s=9.0),
+        seen(2, Ending.FAILED, begun_s=8.0, ended_s=10.3),
+        seen(3, Ending.LEFT, begun_s=8.0, ended_s=19.0),
+        seen(4, Ending.UNREACHABLE, begun_s=10.5, ended_s=10.6, tokens=None),
+        seen(5, begun_s=11.0, ended_s=13.0, tokens=(1.5, 1.9)),
+        seen(6, begun_s=12.6, ended_s=13.0, tokens=(0.2, 0.3)),
+    ]
+    judgement = judge(streams, [], [KILL], [], AtTheEnd())
+    (report,) = judgement.faults
+    assert report.endings == {Ending.FAILED: 1}
+    assert report.last_ending_s == pytest.approx(0.3)
+    assert report.recovered_s == pytest.approx(2.5)
+    assert median_recovery_s(judgement.faults) == pytest.approx(2.5)
