@@ -36,12 +36,12 @@ class Means(Protocol):
     """
 
     def kill(self, now: Callable[[], object]) -> str:
-        """Kill the engine as the system does when memory is short, calling `now` right before; what was done, in
-        words."""
+        """Kill the engine as the system does when memory is short; what was done, in words. `now` is called when all
+        is ready for it, and returns when it is to be."""
         ...
 
     def stall(self, now: Callable[[], object], for_s: float, stop: threading.Event) -> str:
-        """Let it hang for so long, or until `stop`, calling `now` right before; what was done, in words."""
+        """Let it hang for so long, or until `stop`; what was done, in words. `now` is as for `kill`."""
         ...
 
 
@@ -178,14 +178,14 @@ class FaultMaker:
             self.done.set()
 
     def _make(self, due: Due) -> None:
-        self._record.wait_mid_answer(MID_ANSWER_S)
         self._before()
         means = self._means[due.kind]
         at_s, mid_answer = self._record.now_s(), 0
 
         def now() -> None:
             nonlocal at_s, mid_answer
-            at_s, mid_answer = self._record.now_s(), self._record.mid_answer
+            mid_answer = self._record.wait_mid_answer(MID_ANSWER_S)
+            at_s = self._record.now_s()
 
         try:
             how = means.kill(now) if due.kind == "kill" else means.stall(now, due.for_s, self._stop)
