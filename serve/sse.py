@@ -45,7 +45,7 @@ def without_line_ends(events: bytes) -> bytes:
 
     Source: `str.splitlines`, by which httpx's `iter_lines` goes.
     """
-    if b"\xe2\x80" in events or b"\xc2" in events or b"\x7f" in events:
+    if (not events.isascii() and (b"\xe2\x80" in events or b"\xc2" in events)) or b"\x7f" in events:
         return _LINE_ENDS.sub(lambda found: b"\\u%04x" % ord(found[0].decode("utf-8")), events)
     return events
 
