@@ -92,6 +92,7 @@ class Asker:
             "responses",
             body,
             limit=limit,
+            endless=limit != WHOLE_LIMIT or "tools" in body,
             silence_s=self._silence_s,
             until_s=most_s,
             verify=self._verify,

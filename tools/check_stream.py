@@ -35,6 +35,9 @@ from tools.probe.values import Json
 from tools.probe.witness import Verdict, Witness
 
 MAX_TOKENS = 2048
+"""What is asked for by default is longer than this."""
+TOOL_TOKENS = 1000
+"""And so is the call."""
 MINUTES = 30.0
 MAX_REFUSALS = 5
 """In a row; then the server is taken for gone."""
@@ -50,6 +53,7 @@ class Plan:
     api: Api
     body: Json
     limit: int
+    endless: bool
     silence_s: float
     until_s: float
     verify: bool
@@ -133,6 +137,7 @@ class Watching:
                 plan.api,
                 plan.body,
                 limit=plan.limit,
+                endless=plan.endless,
                 silence_s=plan.silence_s,
                 until_s=self._left_s(),
                 verify=plan.verify,
@@ -167,6 +172,7 @@ def _live(args: argparse.Namespace, reporter: Reporter) -> Watching:
         api=api,
         body=body,
         limit=args.max_tokens,
+        endless=args.prompt is None and args.max_tokens <= (TOOL_TOKENS if args.tool_call else MAX_TOKENS),
         silence_s=args.silence_s,
         until_s=begun_s + 60 * args.minutes,
         verify=not args.insecure,

@@ -34,8 +34,10 @@ class ChatTelling(Telling):
     MARKER = "data: [DONE]"
     FINISH = "finish_reason"
 
-    def __init__(self, api: Literal["chat", "completions"] = "chat", limit: int | None = None) -> None:
-        super().__init__(api, limit)
+    def __init__(
+        self, api: Literal["chat", "completions"] = "chat", limit: int | None = None, *, endless: bool = False
+    ) -> None:
+        super().__init__(api, limit, endless=endless)
         self.words: dict[int, str] = {}
         """By choice."""
         self._roles: set[int] = set()
@@ -51,7 +53,9 @@ class ChatTelling(Telling):
             return
         chunk = self._json(event)
         if self.marker is not None:
-            self.findings.add("after-end", "lie", f"more came after {DONE}: {shown(event.data)}", event.at_s)
+            counts = chunk is not None and not as_list(chunk.get("choices")) and not chunk.get("error")
+            id_, kind = ("counts-after-end", "risk") if counts else ("after-end", "lie")
+            self.findings.add(id_, kind, f"more came after {DONE}: {shown(event.data)}", event.at_s)
         if chunk is None:
             if event.name == "error":
                 self.hidden.append(f"in an event whose data is not JSON: {shown(event.data)}")

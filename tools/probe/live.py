@@ -45,6 +45,7 @@ def watch(
     body: Json,
     *,
     limit: int | None = None,
+    endless: bool = False,
     silence_s: float = SILENCE_S,
     until_s: float | None = None,
     verify: bool = True,
@@ -54,13 +55,14 @@ def watch(
 ) -> Seen:
     """Ask, and read to the end. Blocks: at most `until_s` seconds, and `silence_s` without a byte.
 
-    `limit`: the tokens asked for; `heard` gets every raw byte, `each` the witness after every read.
+    `limit`: the tokens asked for; `endless`: no whole answer fits into them. `heard` gets every raw byte, `each` the
+    witness after every read.
 
     Raises: Refused: no stream began. CouldNotRun: the server cannot be reached.
     """
     with Connection(target, verify=verify, heard=heard) as connection:
         reader = AnswerReader()
-        witness = Witness(api, limit)
+        witness = Witness(api, limit, endless=endless)
         connection.send(target.post(api, body))
         head, pieces = connection.head(reader, silence_s=min(silence_s, until_s or silence_s), stop=stop)
         if head is None:

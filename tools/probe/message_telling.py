@@ -23,8 +23,8 @@ class MessageTelling(Telling):
     MARKER = "event: message_stop"
     FINISH = "stop_reason"
 
-    def __init__(self, limit: int | None = None) -> None:
-        super().__init__("messages", limit)
+    def __init__(self, limit: int | None = None, *, endless: bool = False) -> None:
+        super().__init__("messages", limit, endless=endless)
         self._open: dict[int | None, str] = {}
         self._started = False
 

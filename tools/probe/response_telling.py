@@ -22,8 +22,8 @@ class ResponseTelling(Telling):
     MARKER = "response.completed, .incomplete or .failed"
     FINISH = "status"
 
-    def __init__(self, limit: int | None = None) -> None:
-        super().__init__("responses", limit)
+    def __init__(self, limit: int | None = None, *, endless: bool = False) -> None:
+        super().__init__("responses", limit, endless=endless)
         self.response: Json = {}
         """The one of the terminal event."""
         self._number: int | None = None

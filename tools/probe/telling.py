@@ -88,7 +88,8 @@ class Call:
 class Telling(abc.ABC):
     """One stream. Feed it events and comments in their order, then `close`.
 
-    `limit`: the tokens that were asked for at most, if they were.
+    `limit`: the tokens that were asked for at most, if they were. `endless`: what was asked for cannot be whole within
+    them, so that an answer of just so many was cut; else it may have ended by itself with its last token.
     """
 
     MARKER: str
@@ -96,9 +97,10 @@ class Telling(abc.ABC):
     FINISH: str
     """Where this API says how the answer ended."""
 
-    def __init__(self, api: Api, limit: int | None = None) -> None:
+    def __init__(self, api: Api, limit: int | None = None, *, endless: bool = False) -> None:
         self.api: Api = api
         self.limit = limit
+        self.endless = endless
         self.findings = Findings()
         self.heartbeats = Heartbeats()
         self.events = Silence()
@@ -244,7 +246,8 @@ class Telling(abc.ABC):
             return
         if self.outcome == "finished" and made >= self.limit:
             text = f"{self.FINISH} {self.finish!r} after {made} tokens, and {self.limit} were asked for at most"
-            self.findings.add("success-at-limit", "lie", text, at_s)
+            kind: FindingKind = "lie" if self.endless or made > self.limit else "risk"
+            self.findings.add("success-at-limit", kind, text, at_s)
         elif self.outcome == "limit" and made < self.limit:
             text = f"{self.FINISH} {self.finish!r} after {made} of {self.limit} tokens: is the context full?"
             self.findings.add("limit-early", "note", text, at_s)

@@ -24,14 +24,14 @@ LEAST_EVENTS = 20
 """Fewer events say nothing about buffering."""
 
 
-def telling_of(api: Api, limit: int | None = None) -> Telling:
+def telling_of(api: Api, limit: int | None = None, *, endless: bool = False) -> Telling:
     match api:
         case "responses":
-            return ResponseTelling(limit)
+            return ResponseTelling(limit, endless=endless)
         case "messages":
-            return MessageTelling(limit)
+            return MessageTelling(limit, endless=endless)
         case _:
-            return ChatTelling(api, limit)
+            return ChatTelling(api, limit, endless=endless)
 
 
 class Verdict(enum.StrEnum):
@@ -63,10 +63,11 @@ class Arrivals:
 
 
 class Witness:
-    """Feed it the head and the pieces of one streamed answer, then `close`. `timed`: the times mean something."""
+    """Feed it the head and the pieces of one streamed answer, then `close`. `timed`: the times mean something.
+    `limit`, `endless`: as `Telling` has them."""
 
-    def __init__(self, api: Api, limit: int | None = None, *, timed: bool = True) -> None:
-        self.telling = telling_of(api, limit)
+    def __init__(self, api: Api, limit: int | None = None, *, timed: bool = True, endless: bool = False) -> None:
+        self.telling = telling_of(api, limit, endless=endless)
         self.sse = SseReader()
         self.silence = Silence()
         """Between two bytes of the body, from the head on."""

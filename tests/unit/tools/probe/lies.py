@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.scripted_upstream import DONE, event
 from tests.unit.tools.probe import streams
@@ -24,7 +26,6 @@ from tests.unit.tools.probe.streams import (
     chunk,
     completion,
     counted,
-    function_call,
     message,
     usage,
 )
@@ -97,6 +98,7 @@ RISKS: dict[str, Lie] = {
     "an empty word": Lie("chat", streams.ROLE + chunk("", content="x") + STOP + DONE, "risk", "empty-finish"),
     "the same word twice": Lie("chat", SAID + STOP + STOP + DONE, "risk", "finish-again"),
     "two markers": Lie("chat", SAID + STOP + DONE + DONE, "risk", "two-markers"),
+    "counts after the end": Lie("chat", SAID + STOP + DONE + usage(2), "risk", "counts-after-end"),
     "a beat after the end": Lie("chat", SAID + STOP + DONE + b": ping\n\n", "risk", "beat-after-end"),
     "a call without an index": Lie(
         "chat", streams.ROLE + chunk(tool_calls=[{"id": "a", "function": {"name": "f", "arguments": "{}"}}])
@@ -114,74 +116,60 @@ RISKS: dict[str, Lie] = {
 """They are told, and are no lies."""
 
 
-def _responses() -> dict[str, Lie]:
-    def to() -> Responses:
-        return Responses()
+def _begun(to: Responses) -> bytes:
+    return to.begin() + to.text("one")
 
-    def begun(made: Responses) -> bytes:
-        return made.begin() + made.text("one")
 
-    lies: dict[str, Lie] = {}
+def _ended(name: str, inner: str | None = None, **members: Any) -> Callable[[Responses], bytes]:
+    """`inner`: the status in the response, where it is another one than the event's."""
+    return lambda to: _begun(to) + to.response(name, inner or name, **members)
 
-    def lie(name: str, body: bytes, id_: str, kind: FindingKind = "lie") -> None:
-        lies[f"responses, {name}"] = Lie("responses", body, kind, id_)
 
-    output = [message("one", "completed")]
-    r = to()
-    lie("no terminal", begun(r), "no-finish")
-    r = to()
-    lie("no terminal after an error", begun(r) + b": error: out of memory\n\n", "hidden-error")
-    r = to()
-    lie("completed at the limit", begun(r) + r.response("completed", "completed", output=output, usage=counted(LIMIT)),
-        "success-at-limit")  # fmt: skip
-    r = to()
-    lie("the event says completed", begun(r) + r.response("completed", "incomplete", **LIMITED), "status-contradicts")
-    r = to()
-    lie("completed with details", begun(r) + r.response("completed", "completed", **LIMITED), "status-contradicts")
-    r = to()
-    lie("completed with an error", begun(r) + r.response("completed", "completed", error={"message": "x"}),
-        "status-contradicts")  # fmt: skip
-    r = to()
-    lie("completed with an open item", begun(r) + r.response(
-        "completed", "completed", output=[message("one", "incomplete")]), "status-contradicts")  # fmt: skip
-    r = to()
-    lie("completed over cut arguments", r.begin() + r.call('{"a') + r.response(
-        "completed", "completed", output=[function_call('{"a', "completed")]), "cut-arguments")  # fmt: skip
-    r = to()
-    lie("a cut call is completed", r.begin() + r.call('{"a') + r.call_done('{"a', "completed") + r.response(
-        "incomplete", "incomplete", **LIMITED), "cut-call-completed")  # fmt: skip
-    r = to()
-    lie("other arguments at the end", r.begin() + r.call('{"a') + r.call_done('{"a": 1}', "completed") + r.response(
-        "completed", "completed"), "done-differs")  # fmt: skip
-    r = to()
-    lie("completed after an error", begun(r) + r.error() + r.response("completed", "completed"), "success-after-error")
-    r = to()
-    lie("more after the end", begun(r) + r.response("completed", "completed") + r.text("x"), "after-end")
-    r = to()
-    lie("a chat error", begun(r) + ERROR, "hidden-error")
-    r = to()
-    lie("no numbers", streams.whole_response().replace(b'"sequence_number"', b'"n"'), "no-sequence-number", "breach")
-    r = to()
-    lie("a gap in the numbers", streams.whole_response().replace(b'"sequence_number": 3', b'"sequence_number": 7'),
-        "sequence-gap", "breach")  # fmt: skip
-    r = to()
-    lie("other event names", streams.whole_response().replace(b"event: response.completed", b"event: done"),
-        "event-name", "breach")  # fmt: skip
-    r = to()
-    lie("no event names", streams.whole_response().replace(b"event: response.completed\n", b""), "event-name", "breach")
-    r = to()
-    lie("no type", begun(r) + event({"x": 1}) + r.response("completed", "completed"), "no-type", "breach")
-    r = to()
-    lie("a reason of its own", begun(r) + r.response("incomplete", "incomplete", incomplete_details={"reason": "x"}),
-        "unknown-reason", "risk")  # fmt: skip
-    r = to()
-    lie("failed without a cause", begun(r) + r.response("failed", "failed"), "error-without-cause", "risk")
-    r = to()
-    lie("comments alone", b": ping\n\n" + streams.whole_response(), "comment-beats", "risk")
-    r = to()
-    lie("a flat error", begun(r) + r.event("error", message="x", code=None, param=None), "error-form", "risk")
-    return lies
-
+_RESPONSES: dict[str, tuple[FindingKind, str, Callable[[Responses], bytes]]] = {
+    "no terminal": ("lie", "no-finish", _begun),
+    "an error in a comment": ("lie", "hidden-error", lambda to: _begun(to) + b": error: out of memory\n\n"),
+    "completed at the limit": ("lie", "success-at-limit", _ended("completed", usage=counted(LIMIT))),
+    "the event says completed": ("lie", "status-contradicts", _ended("completed", "incomplete", **LIMITED)),
+    "completed with details": ("lie", "status-contradicts", _ended("completed", **LIMITED)),
+    "completed with an error": ("lie", "status-contradicts", _ended("completed", error={"message": "x"})),
+    "completed with an open item": (
+        "lie", "status-contradicts", _ended("completed", output=[message("one", "incomplete")])),
+    "completed over cut arguments": (
+        "lie", "cut-arguments", lambda to: to.begin() + to.call('{"a') + to.response("completed", "completed")),
+    "a cut call is completed": (
+        "lie", "cut-call-completed", lambda to: to.begin() + to.call('{"a') + to.call_done('{"a', "completed")
+        + to.response("incomplete", "incomplete", **LIMITED)),
+    "other arguments at the end": (
+        "lie", "done-differs", lambda to: to.begin() + to.call('{"a') + to.call_done('{"a": 1}', "completed")
+        + to.response("completed", "completed")),
+    "completed after an error": (
+        "lie", "success-after-error", lambda to: _begun(to) + to.error() + to.response("completed", "completed")),
+    "more after the end": (
+        "lie", "after-end", lambda to: _begun(to) + to.response("completed", "completed") + to.text("x")),
+    "a chat error": ("lie", "hidden-error", lambda to: _begun(to) + ERROR),
+    "no numbers": (
+        "breach", "no-sequence-number",
+        lambda to: streams.whole_response().replace(b'"sequence_number"', b'"n"')),
+    "a gap in the numbers": (
+        "breach", "sequence-gap",
+        lambda to: streams.whole_response().replace(b'"sequence_number": 3', b'"sequence_number": 7')),
+    "other event names": (
+        "breach", "event-name",
+        lambda to: streams.whole_response().replace(b"event: response.completed", b"event: done")),
+    "no event names": (
+        "breach", "event-name", lambda to: streams.whole_response().replace(b"event: response.completed\n", b"")),
+    "no type": (
+        "breach", "no-type", lambda to: _begun(to) + event({"x": 1}) + to.response("completed", "completed")),
+    "a reason of its own": ("risk", "unknown-reason", _ended("incomplete", incomplete_details={"reason": "x"})),
+    "failed without a cause": ("risk", "error-without-cause", _ended("failed")),
+    "comments alone": ("risk", "comment-beats", lambda to: b": ping\n\n" + streams.whole_response()),
+    "a flat error": (
+        "risk", "error-form", lambda to: _begun(to) + to.event("error", message="x", code=None, param=None)),
+}  # fmt: skip
+RESPONSES = {
+    f"responses, {name}": Lie("responses", build(Responses()), kind, id_)
+    for name, (kind, id_, build) in _RESPONSES.items()
+}
 
 TO_STOP = BLOCK_STOP + MESSAGE_STOP
 END_TURN = streams.message_end("end_turn")
@@ -234,4 +222,4 @@ MESSAGES: dict[str, Lie] = {
         "messages", MESSAGE_SAID + streams.message_event("error", error={"type": "api_error"}), "breach", "error-form"),
 }  # fmt: skip
 
-LIES: dict[str, Lie] = CHAT | _responses() | MESSAGES
+LIES: dict[str, Lie] = CHAT | RESPONSES | MESSAGES

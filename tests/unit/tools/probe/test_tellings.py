@@ -17,7 +17,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 def witnessed(api: str, body: bytes, *, size: int = 1 << 20, closing: Closing | None = None) -> Witness:
     """`closing` None: the body ends cleanly."""
     assert api in ("chat", "completions", "responses", "messages")
-    witness, reader = Witness(api, LIMIT, timed=False), AnswerReader()
+    witness, reader = Witness(api, LIMIT, timed=False, endless=True), AnswerReader()
     reader.feed(HEAD, 0.0)
     assert reader.head is not None
     witness.begin(reader.head)
@@ -91,6 +91,18 @@ def test_an_end_that_we_did_not_wait_for_is_not_judged() -> None:
     assert witnessed("chat", streams.SAID, closing="left").verdict is Verdict.UNSEEN
     assert witnessed("chat", streams.SAID + streams.chunk("abort"), closing="left").verdict is Verdict.LIE
     assert witnessed("chat", streams.SAID + streams.chunk("stop") + DONE, closing="left").verdict is Verdict.TRUTHFUL
+
+
+@pytest.mark.parametrize("name", [name for name, lie in LIES.items() if lie.id == "success-at-limit"])
+def test_an_answer_that_may_have_ended_with_its_last_token_is_no_lie(name: str) -> None:
+    lie = LIES[name]
+    for limit, kind in ((LIMIT - 1, "lie"), (LIMIT, "risk"), (LIMIT + 1, None)):
+        witness, reader = Witness(lie.api, limit, timed=False), AnswerReader()
+        witness.feed(Piece(0.0, lie.body))
+        reader.closed("recording", 0.0)
+        witness.close(reader)
+        found = {finding.id: finding.kind for finding in witness.telling.findings.all()}
+        assert found.get("success-at-limit") == kind
 
 
 def test_text_calls_and_counts_are_kept() -> None:
