@@ -186,11 +186,16 @@ def _text(value: object, what: str) -> str:
     return clean(value)
 
 
+def _refuse(constant: str) -> None:
+    """JSON has no NaN and no Infinity: RFC 8259 §6."""
+    raise ValueError(constant)
+
+
 def _problem_of(call: Call) -> str | None:
     if not call.name:
         return f"tool call {call.index} has no name"
     try:
-        arguments: object = json.loads("".join(call.arguments))
+        arguments: object = json.loads("".join(call.arguments), parse_constant=_refuse)
     except (ValueError, RecursionError):
         return f"the arguments of the call of {call.name[:80]!r} are not JSON"
     if not isinstance(arguments, dict):

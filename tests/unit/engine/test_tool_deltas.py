@@ -174,7 +174,9 @@ def test_the_legacy_function_call_is_a_call() -> None:
     assert tools.close() == ([ToolCallEnd(0)], None)
 
 
-@pytest.mark.parametrize("arguments", ["", '{"a": ', "{'a': 1}", '{"a": 1}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "arguments", ["", '{"a": ', "{'a': 1}", '{"a": 1}}', '{"a": NaN}', '{"a": -Infinity}', "[" * 100_000]
+)
 def test_arguments_that_are_no_json_have_no_end(arguments: str) -> None:
     events, wrong = read([entry(0, "call_a", "weather", arguments)])
     assert not any(isinstance(event, ToolCallEnd) for event in events)
