@@ -71,12 +71,12 @@ class Delivery:
         return False
 
     def pass_on(self, data: bytes, now: float) -> None:
-        """Send what came past the frames (`engine.api.Inflow.shortcut`), `now` on the monotonic clock. Blocks as the
-        body does.
+        """Send somebody else's events that came past the frames (`engine.api.Inflow.shortcut`), `now` on the monotonic
+        clock. Blocks as the body does.
 
         Raises: OSError: the client is gone.
         """
-        self.body.write(data)
+        self.body.write(sse.without_line_ends(data))
         self._sent = now
 
     def _send_beat(self, now: float) -> None:

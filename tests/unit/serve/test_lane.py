@@ -268,6 +268,17 @@ def test_what_goes_by_the_shortcut_keeps_its_place_between_the_frames(streams: C
 
 
 @pytest.mark.usefixtures("no_ticks")
+def test_no_line_end_of_any_reader_goes_by_the_shortcut(streams: Callable[..., Stream]) -> None:
+    stream = streams(short=0)
+    for text, sent in (("a\u2028b", b"a\\u2028b"), ("c\x85", b"c\\u0085"), ("d\x7f", b"d\\u007f"), ("é", "é".encode())):
+        stream.upstream.sendall(b"x" + text.encode())
+        assert stream.until(sent + b"\r\n").endswith(b"\r\nx" + sent + b"\r\n")
+    assert stream.short
+    stream.upstream.sendall(END)
+    assert stream.received() == b"3\r\nEND\r\n0\r\n\r\n"
+
+
+@pytest.mark.usefixtures("no_ticks")
 def test_a_slow_client_loses_nothing_of_what_goes_by_the_shortcut(streams: Callable[..., Stream]) -> None:
     slow = streams(short=0)
     size = 16 << 20
