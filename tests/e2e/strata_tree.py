@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shlex
 import socket
 import subprocess
 import sys
@@ -20,8 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.batchfile import write_launcher
-from engine.fake.launch import exe
+from engine.fake.launch import executable
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 20.0
@@ -44,7 +42,7 @@ class StrataTree:
         (folder / "state").mkdir()
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._config = {
-            "exe": str(write_engine(folder)),
+            "exe": str(executable(folder)),
             "args": [str(folder / "script.json"), "--state", str(folder / "state")],
             "cwd": str(folder),
             "log": str(folder / "engine.log"),
@@ -122,21 +120,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def write_engine(folder: Path) -> Path:
-    """The fake engine as one program: all that a run config of Strata can name."""
-    python, *words = exe()
-    if os.name == "nt":
-        path = folder / "engine.bat"
-        write_launcher(str(path), words[-1], (), python=python)
-        return path
-    path = folder / "engine"
-    # a `#!` line takes no path with a space in it
-    command = " ".join(map(shlex.quote, [python, *words]))
-    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
-    path.chmod(0o755)
-    return path
 
 
 def write_tokenizer(folder: Path) -> Path:

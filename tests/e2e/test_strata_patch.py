@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 import subprocess
 import sys
@@ -11,24 +11,24 @@ from typing import Any
 
 import pytest
 
+from engine.fake.launch import executable
 from tests.e2e.client import ask, chat
 from tests.e2e.promise_cases import PROMISES
 from tests.e2e.promises import Promise, Site, chat_ending, failed, judge, table
-from tests.e2e.strata_tree import write_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ROOT / "tests" / "small_strata"
 OURS = [one for one in PROMISES if one.patch]
 
 RECOVERY = r"""
-import json, sys, unittest, urllib.request
+import json, unittest, urllib.request
 from pathlib import Path
 from serve.server import ByteTokenizer, ChatTemplate, Service, StrataEngine, serve
 
 class Recovery(unittest.TestCase):
     def test_stream(self):
         here = Path(__file__).parents[1]
-        engine = StrataEngine(str(here / "engine"), [str(here / "script.json")])
+        engine = StrataEngine(json.loads((here / "exe.json").read_text("utf-8")), [str(here / "script.json")])
         self.addCleanup(engine.close)
         http = serve(Service(engine, ByteTokenizer(), ChatTemplate(here)), port=0)
         self.addCleanup(http.server_close); self.addCleanup(http.shutdown)
@@ -91,11 +91,10 @@ def test_a_client_that_leaves_stops_the_stream_of_a_patched_server(tree: Path, t
         assert chat_ending(ask(site.patient.port, chat(content="tell-all"))).finish == "stop"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the engine is a shell script")
 def test_the_recovery_test_of_a_checkout_asks_for_what_the_patch_brings(tree: Path) -> None:
     script: dict[str, Any] = {"requests": [[{"text": "He"}, {"exit": 7}]]}
-    write_engine(tree)
-    (tree / "script.json").write_text(str(script).replace("'", '"'), encoding="utf-8")
+    (tree / "exe.json").write_text(json.dumps(str(executable(tree))), encoding="utf-8")
+    (tree / "script.json").write_text(json.dumps(script), encoding="utf-8")
     test = tree / "serve" / "test_fatal_recovery.py"
     test.write_text(RECOVERY, encoding="utf-8")
 

@@ -103,7 +103,7 @@ def test_launch_finds_scripts_by_name_and_by_path(tmp_path: Path) -> None:
 
 
 def test_one_file_starts_it_for_servers_that_take_a_path(tmp_path: Path) -> None:
-    folder = tmp_path / "it's 한글 & (x86)"
+    folder = tmp_path / os.fsdecode("it's 한글 & (x86)".encode())  # the system's encoding may be ASCII
     folder.mkdir()
     done = run([*AS_MODULE, "--executable", str(folder)])
     assert (done.returncode, done.stderr) == (0, b"")

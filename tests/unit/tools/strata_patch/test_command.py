@@ -18,7 +18,7 @@ FOUR = SHAPES[1]
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    folder = tmp_path / "스트라타 100% (a & b)'!"
+    folder = tmp_path / os.fsdecode("스트라타 100% (a & b)'!".encode())  # the system's encoding may be ASCII
     (folder / "serve").mkdir(parents=True)
     (folder / "serve" / "server.py").write_bytes(FOUR.source.encode())
     (folder / "serve" / "test_fatal_recovery.py").write_bytes((HEAD + ONE_LINE + TAIL).encode())
