@@ -187,10 +187,21 @@ def write_launcher(
     launcher = render_launcher(bat, script, args, **options)
     if into is None and not _ON_WINDOWS:
         raise LauncherError("not-windows", f"bat: {cut(bat)} is no path of this system; name a folder to write into")
-    target = Path(bat) if into is None else into / ntpath.basename(bat)
+    target = _target(bat, into)
     target.with_name(launcher.sidecar_name).write_bytes(launcher.sidecar)
     target.write_bytes(launcher.bat)
     return launcher
+
+
+def _target(bat: str, into: Path | None) -> Path:
+    name = ntpath.basename(bat)
+    if into is None or _ON_WINDOWS:
+        return Path(bat) if into is None else into / name
+    try:  # file names here are bytes, whatever this process takes them for
+        return into / os.fsdecode(name.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        odd = named_char(name[error.start])
+        raise LauncherError("not-windows", f"bat: {cut(bat)} has {odd}; a file of this system cannot") from None
 
 
 def short_path_of(path: str) -> str | None:
@@ -381,10 +392,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-forward", action="store_true", help="take no arguments of the batch file")
     parser.add_argument("--allow-chcp", action="store_true", help="if nothing else helps, switch the console to UTF-8")
     parser.add_argument(
-        "--into", metavar="FOLDER", type=Path, help="write here; all paths are those of another machine"
+        "--into", metavar="FOLDER", type=_folder, help="write here; all paths are those of another machine"
     )
     parser.add_argument("--force", action="store_true", help="replace a batch file that is there")
     return parser
+
+
+def _utf8(word: str) -> str:
+    """A word of the command line. On POSIX it is bytes: UTF-8, although this process may run as if all was ASCII."""
+    return word if _ON_WINDOWS else os.fsencode(word).decode("utf-8", "surrogateescape")
+
+
+def _folder(word: str) -> Path:
+    """A folder of this system, of a word that `_utf8` made."""
+    return Path(word if _ON_WINDOWS else os.fsdecode(word.encode("utf-8", "surrogateescape")))
 
 
 def _change(text: str) -> tuple[str, str | None]:
@@ -397,7 +418,7 @@ def _made(options: argparse.Namespace) -> list[str]:
     into = cast("Path | None", options.into)
     local = os.path.abspath if into is None and _ON_WINDOWS else str
     bat = local(options.bat)
-    target = Path(bat) if into is None else into / ntpath.basename(bat)
+    target = _target(bat, into)
     if target.exists() and not options.force:
         raise LauncherError("bad-path", f"bat: {cut(str(target))} is there already; --force replaces it")
     launcher = write_launcher(
@@ -415,7 +436,7 @@ def _made(options: argparse.Namespace) -> list[str]:
     )
     for warning in launcher.warnings:
         sys.stderr.write(f"warning: {warning}\n")
-    return [str(target), str(target.with_name(launcher.sidecar_name))]
+    return [_utf8(str(path)) for path in (target, target.with_name(launcher.sidecar_name))]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -423,7 +444,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # an old console has not all characters of a path
         if callable(reconfigure := getattr(stream, "reconfigure", None)):
             reconfigure(errors="backslashreplace")
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args([_utf8(word) for word in sys.argv[1:]] if arguments is None else arguments)
     try:
         lines = _made(options)
     except (LauncherError, OSError) as error:

@@ -41,8 +41,13 @@ class Place:
     def path(self, name: str) -> str:
         return self.root + name
 
+    def file(self, name: str) -> Path:
+        """Where this process, which may run as if all was ASCII, has it."""
+        path = self.path(name)
+        return self.folder / (path if WINDOWS else os.fsdecode(path.encode("utf-8")))
+
     def write(self, name: str, text: str) -> str:
-        file = self.folder / self.path(name)
+        file = self.file(name)
         file.write_text(text, encoding="utf-8")
         file.chmod(0o755)
         return self.path(name)
@@ -63,8 +68,8 @@ class Place:
 
     @property
     def env(self) -> dict[str, str]:
-        """In which a program of the folder is found by its name."""
-        return {**os.environ, "PATH": f"{self.folder}{os.pathsep}{os.environ['PATH']}"}
+        """In which a program of the folder is found by its name, and names are UTF-8."""
+        return {**os.environ, "PYTHONUTF8": "1", "PATH": f"{self.folder}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture
@@ -104,9 +109,9 @@ def test_isolated_python_stays_isolated(place: Place, options: tuple[str, ...]) 
 def test_folder_and_environment_are_set_before(place: Place) -> None:
     script = place.write("run.py", REPORT)
     folder = place.path("작업 폴더")
-    (place.folder / folder).mkdir()
+    place.file("작업 폴더").mkdir()
     if not WINDOWS:  # the script's name is seen from there now
-        (place.folder / folder / script).write_text(REPORT, encoding="utf-8")
+        (place.file("작업 폴더") / script).write_text(REPORT, encoding="utf-8")
     env = {"ST_ADDED": "값 é😀%PATH%\n", "ST_TAKEN": None, "ST_NONE": None}
     sidecar = place.sidecar(script, [], cwd=folder, env=env)
     _, _, where, found, *_ = reported(place.run(sidecar, env={"ST_TAKEN": "x", "ST_KEPT": "y"}))
