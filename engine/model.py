@@ -274,6 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    if callable(reconfigure := getattr(sys.stdout, "reconfigure", None)):
+        reconfigure(errors="backslashreplace")  # the path may have what a console's code page lacks
     sys.stdout.write(f"{path}\n")
     return 0
 

@@ -224,6 +224,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    if callable(reconfigure := getattr(sys.stdout, "reconfigure", None)):
+        reconfigure(errors="replace")  # not every code page has all that a table says
     args = parser().parse_args(argv)
     args.seconds, args.wait = max(0.2, min(args.seconds, 60.0)), min(args.wait, 600.0)
     errors = Console(stderr=True)

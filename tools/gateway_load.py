@@ -320,7 +320,7 @@ def longest_rise_ms(series: Iterable[array[int]]) -> float:
 
 
 def _say(value: Mark | Result) -> None:
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.flush()
 
 

@@ -134,7 +134,7 @@ def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         process = subprocess.Popen(command, stdout=file, stderr=file)
         try:
             wait_for(lambda: process.poll() is not None or _up(port), "llama.cpp serves", 60)
-            assert process.poll() is None, log.read_text(errors="replace")
+            assert process.poll() is None, log.read_text("utf-8", "replace")
             yield port
         finally:
             process.kill()

@@ -299,5 +299,5 @@ assert end.recv(2) in (b"xy", b"x")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_child_has_none_of_its_parents_connections() -> None:
-    ended = subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
+    ended = subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, capture_output=True, timeout=DEADLINE_S)
     assert ended.returncode == 0, ended.stderr

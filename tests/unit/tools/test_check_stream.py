@@ -312,7 +312,7 @@ def test_a_saved_stream_is_found_as_it_was(tmp_path: Path, capsys: pytest.Captur
     for script, status in ((stream(GOOD), 0), (_no_terminator, 1)):
         Run(script, tmp_path, "--save", str(tmp_path / "saved"))
         assert check_stream.main(["--from-file", str(tmp_path / "saved"), "--json", str(tmp_path / "b.json")]) == status
-        (report,) = json.loads((tmp_path / "b.json").read_text())["streams"]
+        (report,) = json.loads((tmp_path / "b.json").read_bytes())["streams"]
         assert report["pieces"] == 2
         assert report["took_s"] is None
     assert check_stream.main(["--from-file", str(tmp_path / "none")]) == 2

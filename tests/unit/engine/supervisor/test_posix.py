@@ -182,7 +182,7 @@ sys.stdin.read()
 @pytest.mark.skipif(sys.platform != "linux", reason="parent-death signal")
 def test_kill_minus_nine_of_the_server_leaves_no_orphan() -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY
     )
     with parent:
         assert parent.stdout is not None
@@ -197,7 +197,7 @@ def test_kill_minus_nine_of_the_server_leaves_no_orphan() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="parent-death signal")
 def test_a_server_that_ends_without_closing_leaves_no_orphan() -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY
     )
     with parent:
         assert parent.stdout is not None

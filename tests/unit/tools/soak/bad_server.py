@@ -29,7 +29,7 @@ STATE = {"streams": 0, "running": 0}
 
 
 def start(code: str, **how: int) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-S", "-c", code], text=True, **how)  # type: ignore[call-overload] - pipes
+    process = subprocess.Popen([sys.executable, "-S", "-c", code], text=True, encoding="utf-8", **how)  # type: ignore[call-overload] - pipes
     with (FOLDER / "pids").open("a", encoding="utf-8") as file:
         file.write(f"{process.pid}\n")
     return process
