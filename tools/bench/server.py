@@ -1,0 +1,119 @@
+"""A server of ours for the benchmarks, over its fake engine, and raw requests to it. Measures nothing itself.
+
+Raw sockets, because a reader that understands the stream would cost more than what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.bench.figures import CannotMeasure
+
+COMMAND = (sys.executable, "-m", "serve")
+STOP_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 120.0
+LOG_BYTES = 500
+LAST_CHUNK = b"0\r\n\r\n"
+TAIL_BYTES = 256
+
+
+def command_of(text: str | None) -> tuple[str, ...]:
+    """The server's command: the one that was given as one line, or this checkout's."""
+    return tuple(shlex.split(text, posix=sys.platform != "win32")) if text else COMMAND
+
+
+@contextmanager
+def server(script: Mapping[str, object], command: tuple[str, ...] = COMMAND) -> Generator[int]:
+    """A server over the fake engine that plays this script; yields its port.
+
+    Raises: CannotMeasure: it did not start.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "script.json"
+        path.write_text(json.dumps(script), encoding="utf-8")
+        whole = [*command, "--engine", "fake", "--script", str(path), "--port", "0"]
+        whole += ["--store", str(Path(folder) / "store.db")]
+        with (Path(folder) / "log").open("wb") as log:
+            try:
+                process = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+            except OSError as error:
+                raise CannotMeasure(f"the server cannot be started: {error.strerror}") from None
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline().decode("utf-8", "replace")
+                if not line.startswith("ready: "):
+                    told = (Path(folder) / "log").read_text("utf-8", "replace")[-LOG_BYTES:].strip()
+                    raise CannotMeasure(f"the server did not start: {told}")
+                yield int(line.split()[1].split(":")[2].split("/")[0])
+            finally:
+                _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def connect(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=READ_TIMEOUT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def post(sock: socket.socket, path: str, body: Mapping[str, object]) -> None:
+    raw = json.dumps(body).encode()
+    # closed after the answer, so that a refusal is seen as the end that it is
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {len(raw)}\r\n\r\n"
+    sock.sendall(head.encode() + raw)
+
+
+def read_until(sock: socket.socket, mark: bytes) -> bytes:
+    """Raises: CannotMeasure: the stream ended before the mark."""
+    data = b""
+    while mark not in data:
+        part = sock.recv(65_536)
+        if not part:
+            raise CannotMeasure(f"the stream ended without {mark!r}: {data[-200:]!r}")
+        data += part
+    return data
+
+
+def read_to_end(sock: socket.socket, mark: bytes = b"") -> None:
+    """Read to the last chunk.
+
+    Raises: CannotMeasure: the connection ended before it, or the mark did not come.
+    """
+    tail, found = b"", not mark
+    while not tail.endswith(LAST_CHUNK):
+        part = sock.recv(1 << 20)
+        if not part:
+            raise CannotMeasure(f"the stream was cut: {tail[-200:]!r}")
+        data = tail + part
+        found = found or mark in data
+        tail = data[-TAIL_BYTES:]
+    if not found:
+        raise CannotMeasure(f"a stream did not end with {mark!r}: {tail[-200:]!r}")
+
+
+def get(port: int, path: str) -> object:
+    """A page's JSON."""
+    with connect(port) as sock:
+        sock.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        data = b""
+        while part := sock.recv(65_536):
+            data += part
+    return json.loads(data.partition(b"\r\n\r\n")[2])
