@@ -25,16 +25,16 @@ def _quiet(bench: Bench, api: Api) -> str | None:
 
 def _beating(bench: Bench, api: Api) -> list[Talk]:
     """The streams with heartbeats. Raises: NotSeen: there are none."""
-    talks = list(bench.streams(api))
-    try:
-        talks.append(stalled_stream(bench, api).talk)
-    except NotSeen:
-        if not any(talk.telling.heartbeats.count for talk in talks):
-            raise
-    talks = [talk for talk in talks if talk.telling.heartbeats.count or talk.found("beat-after-end")]
+    talks = [talk for talk in bench.streams(api) if _beats(talk)]
+    if not talks:
+        talks = [talk for talk in (stalled_stream(bench, api).talk,) if _beats(talk)]
     if not talks:
         raise NotSeen("there were no heartbeats")
     return talks
+
+
+def _beats(talk: Talk) -> bool:
+    return bool(talk.telling.heartbeats.count) or talk.found("beat-after-end", *_FORMS) is not None
 
 
 def _form(bench: Bench, api: Api) -> str | None:

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from tools.conform_checks.check import NotSeen, NotThere
 from tools.conform_checks.gauge import Gauge
 from tools.conform_checks.hand import Hand
-from tools.conform_checks.occasions import OCCASIONS, SAMPLES, Name, has, request_body
+from tools.conform_checks.occasions import SAMPLES, Name, has, limit_of, request_body
 from tools.conform_checks.reading import BodyAnswer, read_body
 from tools.conform_checks.talk import Talk
 from tools.probe.asking import adapted
@@ -20,6 +20,8 @@ T = TypeVar("T")
 NOT_THERE = (404, 405, 501)
 ADAPTABLE = (400, 422)
 MOST_ADAPTED = 4
+REST_S = 60.0
+"""How long something of before may still run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Settings:
     must be let go. `patience_s`: an answer is given up after so long without a byte. `recover_s`: how long an engine
     may take to come back. `give_up_s`: how long the server waits for an engine that stands still, if it was told.
     `parallel`: requests that run at once, `context`: the model's room in tokens; None: the server is asked. `flood`:
-    how many requests at once fill its queue; 0: it is not filled. `many`: how many run side by side."""
+    how many requests at once fill its queue; 0: it is not filled. `many`: how many run side by side. `continue_s`: how
+    long a client waits for 100 Continue: curl waits 1 s, others for ever."""
 
     quiet_s: float = 30.0
     free_s: float = 5.0
@@ -39,6 +42,7 @@ class Settings:
     context: int | None = None
     flood: int = 0
     many: int = 4
+    continue_s: float = 5.0
     verify: bool = True
 
 
@@ -107,7 +111,7 @@ class Bench:
         if not has(api, name):
             raise NotThere(f"{api} has nothing for {name!r}")
         asked = request_body(api, self.model, name, stream=stream, fields=fields)
-        return self._adapted(api, asked, f"{'stream' if stream else 'body'} of {name!r}", OCCASIONS[name].max_tokens)
+        return self._adapted(api, asked, f"{'stream' if stream else 'body'} of {name!r}", limit_of(api, name))
 
     def _adapted(self, api: Api, asked: Json, name: str, limit: int) -> Talk:
         """Without the fields that this server refuses and that can be done without."""
@@ -196,7 +200,9 @@ class Bench:
 
     def at_rest(self) -> None:
         """Block until nothing runs. Raises: NotSeen: others use the server, or it has no gauge."""
-        if self.gauge.wait(lambda load: not load.running and not load.waiting, self.settings.free_s) is None:
+        rest_s = self.settings.free_s if "busy" in self._kept else REST_S
+        if self.gauge.wait(lambda load: not load.running and not load.waiting, rest_s) is None:
+            self._kept["busy"] = True
             raise NotSeen("the server is never at rest: others use it, or something of before still runs")
 
 
@@ -210,6 +216,17 @@ def over(
     for talk in judged:
         if (text := judge(talk)) is not None:
             return f"{talk.name}: {text}"
+    return None
+
+
+def worse(talk: Talk, alone: Talk) -> str | None:
+    """What is untrue in a stream and was not in one of the same kind. Both have ended."""
+    known = {finding.id for finding in alone.witness.untrue()}
+    for finding in talk.witness.untrue():
+        if finding.id not in known:
+            return finding.text
+    if talk.telling.failed_openly and not alone.telling.failed_openly:
+        return f"it failed: {talk.telling.error}"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tools.conform_checks.bench import Bench, found, over
 from tools.conform_checks.check import WITH_TOOLS, Check, NotSeen
 from tools.conform_checks.occasions import OCCASIONS, Name, request_body
-from tools.conform_checks.reading import BodyAnswer, Called
+from tools.conform_checks.reading import BodyAnswer, Called, read_body
 from tools.conform_checks.responses import terminal
 from tools.conform_checks.talk import Talk
 from tools.probe.asking import TOOL_NAME
@@ -51,6 +51,10 @@ def _word(bench: Bench, api: Api) -> str | None:
     for name, word in ((talk.name, talk.telling.finish), ("body of 'call'", answer.word)):
         if word != _WORDS[api]:
             return f"{name}: it ended with a call, and as {word!r}"
+    items = [("body of 'call'", call.status) for call in answer.calls]
+    items += [(talk.name, item.status) for item in read_body(api, terminal(talk)).calls]
+    if api == "responses" and (wrong := [each for each in items if each[1] != "completed"]):
+        return f"{wrong[0][0]}: completed, with a call that is {shown(wrong[0][1])}"
     return found([talk], "no-call")
 
 

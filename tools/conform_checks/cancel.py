@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tools.conform_checks.bench import Bench
+from tools.conform_checks.bench import Bench, worse
 from tools.conform_checks.check import SERVER, Check, NotSeen, NotThere
 from tools.conform_checks.occasions import request_body
 from tools.conform_checks.sequence import get, id_of, kept
@@ -84,14 +84,13 @@ def _next(bench: Bench, api: Api) -> str | None:
     with bench.start(api, "long") as left:
         if not left.wait(lambda each: each.telling.token_count > 0, bench.settings.patience_s):
             raise NotSeen(f"the long answer did not begin: {left.about()}")
-    talk = bench.start(api, "short").join()
+    talk, alone = bench.start(api, "short").join(), bench.stream(api, "short")
     if not talk.is_stream:
         return f"the request after one that was left: {talk.about()}"
-    if talk.witness.verdict.untrue or talk.telling.failed_openly:
-        return f"the answer after one that was left: {talk.witness.verdict}, {shown(talk.telling.error)}"
-    alone, after = bench.stream(api, "short"), talk
-    if alone.telling.outcome == "finished" and after.telling.outcome != "finished":
-        return f"after one that was left the same request ended as {after.telling.finish!r}"
+    if (text := worse(talk, alone)) is not None:
+        return f"the answer after one that was left: {text}"
+    if alone.telling.outcome == "finished" and talk.telling.outcome != "finished":
+        return f"after one that was left the same request ended as {talk.telling.finish!r}"
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.conform_checks.bench import Bench, found
 from tools.conform_checks.check import Check, NotSeen
-from tools.conform_checks.occasions import LIMIT, OCCASIONS
+from tools.conform_checks.occasions import LIMIT, limit_of
 from tools.conform_checks.reading import read_body
 from tools.conform_checks.talk import Talk
 from tools.probe.target import APIS, Api
@@ -69,16 +69,16 @@ def _whole_stream(bench: Bench, api: Api) -> str | None:
         raise NotSeen(f"the answer failed: {shown(telling.error)}")
     if telling.outcome is None and telling.marker is None:
         raise NotSeen("the stream was cut")
-    return _by_itself(telling.outcome, telling.finish, telling.output_tokens)
+    return _by_itself(api, telling.outcome, telling.finish, telling.output_tokens)
 
 
 def _whole_body(bench: Bench, api: Api) -> str | None:
     answer = bench.body(api, "short")
-    return _by_itself(answer.outcome, answer.word, answer.counts.output)
+    return _by_itself(api, answer.outcome, answer.word, answer.counts.output)
 
 
-def _by_itself(outcome: str | None, word: str | None, made: int | None) -> str | None:
-    most = OCCASIONS["short"].max_tokens
+def _by_itself(api: Api, outcome: str | None, word: str | None, made: int | None) -> str | None:
+    most = limit_of(api, "short")
     if outcome == "finished":
         return None
     if outcome == "limit":

@@ -16,8 +16,6 @@ from tools.probe.witness import LEAST_EVENTS
 
 FLOW_TRIES = 3
 """A busy machine makes lumps, too, but not each time."""
-CONTINUE_S = 5.0
-"""How long a client waits for 100 Continue here. curl waits 1 s, others for ever."""
 _LOST = tuple(f"sse: {kind}" for kind in sorted(LOSSES))
 _STUMBLES = tuple(f"sse: {kind}" for kind in MEANINGS if kind not in LOSSES)
 
@@ -156,9 +154,9 @@ def _continue(bench: Bench, api: Api) -> str | None:
     whole = bench.target.post(api, asked, ("Expect", "100-continue"))
     head, _, body = whole.partition(b"\r\n\r\n")
     with bench.send_raw(api, head + b"\r\n\r\n", asked) as talk:
-        heard = talk.wait(lambda each: each.status != 0 or bool(each.reader.interim), CONTINUE_S)
-        if not heard:
-            return f"Expect: 100-continue: nothing came for {CONTINUE_S:g} s"
+        continue_s = bench.settings.continue_s
+        if not talk.wait(lambda each: each.status != 0 or bool(each.reader.interim), continue_s):
+            return f"Expect: 100-continue: nothing came for {continue_s:g} s"
         if not talk.status:
             talk.connection.socket.sendall(body)
             talk.join()
@@ -281,7 +279,7 @@ CHECKS = (
         "expect-continue",
         "framing",
         "risk",
-        f"A client that waits for 100 Continue is not left waiting: it hears within {CONTINUE_S:g} s.",
+        "A client that waits for 100 Continue is not left waiting.",
         "RFC 9110, 10.1.1; dusty #163",
         SERVER,
         _continue,

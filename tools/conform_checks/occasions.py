@@ -45,8 +45,15 @@ OCCASIONS: Mapping[Name, Occasion] = {
     "long": Occasion(LONG_PROMPT, 1024),
     "long call": Occasion(TOOL_PROMPT, 1024, tool="required"),
 }
+RAW_TOKENS = 48
+"""A raw prompt is hardly ever ended by the model: no need to wait for that."""
 SAMPLES: tuple[Name, ...] = ("short", "limit", "call", "cut call")
 """What the checks of every stream and body look at."""
+
+
+def limit_of(api: Api, name: Name) -> int:
+    """The tokens that are asked for at most."""
+    return RAW_TOKENS if api == "completions" and name == "short" else OCCASIONS[name].max_tokens
 
 
 def has(api: Api, name: Name) -> bool:
@@ -71,7 +78,7 @@ def request_body(api: Api, model: str, name: Name, *, stream: bool, fields: Mapp
         api,
         model,
         occasion.prompt,
-        max_tokens=occasion.max_tokens,
+        max_tokens=limit_of(api, name),
         stream=stream,
         tool=occasion.tool,
         fields=more | dict(fields or {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
-from tools.conform_checks.bench import Bench
+from tools.conform_checks.bench import Bench, worse
 from tools.conform_checks.check import SERVER, Check, NotSeen
 from tools.conform_checks.errors import message_of
 from tools.conform_checks.occasions import request_body
@@ -36,11 +36,8 @@ def _side_by_side(bench: Bench, api: Api) -> str | None:
     if len(talks) < 2:
         raise NotSeen(f"{len(talks)} of {bench.settings.many} requests at once were answered")
     for talk in talks:
-        if talk.witness.verdict.untrue and not alone.witness.verdict.untrue:
-            text = next((finding.text for finding in talk.witness.untrue()), "")
-            return f"of {len(talks)} at once one is told as {talk.witness.verdict}: {text}"
-        if talk.telling.failed_openly:
-            return f"of {len(talks)} at once one failed: {shown(talk.telling.error)}"
+        if (text := worse(talk, alone)) is not None:
+            return f"one of {len(talks)} at once: {text}"
     ids = [_id(talk) for talk in talks]
     return None if len(set(ids)) == len(ids) else f"answers at once share an id: {shown(ids)}"
 
@@ -97,9 +94,8 @@ def _served(bench: Bench, api: Api) -> str | None:
         raise NotSeen(f"who has to wait is refused: {waiting.about()}")
     if waiting.status != 200:
         return f"a stream that waited got {waiting.about()}"
-    if waiting.telling.failed_openly or waiting.witness.verdict.untrue:
-        return f"a stream that waited is told as {waiting.witness.verdict}: {shown(waiting.telling.error)}"
-    return None
+    text = worse(waiting, bench.stream(api, "short"))
+    return None if text is None else f"a stream that waited: {text}"
 
 
 def _left(bench: Bench, api: Api) -> str | None:
