@@ -34,7 +34,6 @@ from tools.probe.values import Json
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 COLOURS = (BLUE, YELLOW, GREEN, PURPLE)
-HELD_S = 3.0
 
 
 def _count(low: int, high: int) -> Callable[[str], int]:
@@ -44,6 +43,16 @@ def _count(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.2 <= value <= 600:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is not a number from 0.2 to 600")
+    return value
 
 
 def _groups(text: str) -> tuple[Group, ...]:
@@ -64,6 +73,7 @@ def parser() -> Parser:
     add("--tokens", type=_count(tokens.SHORTEST, tokens.LONGEST), default=20_000, help=longest)
     add("--rounds", type=_count(1, 1_000), default=5, help="of answers of all lengths (default: 5)")
     add("--streams", type=_count(held.FEW + 1, 4_000), default=500, help="streams held at once (default: 500)")
+    add("--held-s", type=_seconds, default=3.0, metavar="S", help="for so long (default: 3; 0.2 to 600)")
     add("--ours", metavar="COMMAND", help="command that starts our server (default: this Python's -m serve)")
     add("--json", type=Path, metavar="FILE", help="write the figures and all measurements as JSON")
     add("--plot", type=Path, metavar="FILE", help="draw them into a PNG file; needs matplotlib")
@@ -86,7 +96,7 @@ def _measure(args: argparse.Namespace, group: Group, reporter: Reporter) -> Part
         case "kept":
             return tokens.measure_kept(args.pairs, args.tokens, command, tracked)
         case "held":
-            return held.measure(args.streams, HELD_S, command)
+            return held.measure(args.streams, args.held_s, command)
 
 
 def _bench(args: argparse.Namespace, reporter: Reporter) -> int:

@@ -6,7 +6,6 @@ Raw sockets, because a reader that understands the stream would cost more than w
 from __future__ import annotations
 
 import json
-import shlex
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tools.bench.figures import CannotMeasure
+from tools.words import split_words
 
 COMMAND = (sys.executable, "-m", "serve")
 STOP_TIMEOUT_S = 60.0
@@ -26,8 +26,14 @@ TAIL_BYTES = 256
 
 
 def command_of(text: str | None) -> tuple[str, ...]:
-    """The server's command: the one that was given as one line, or this checkout's."""
-    return tuple(shlex.split(text, posix=sys.platform != "win32")) if text else COMMAND
+    """The server's command: the one that was given as one line, or this checkout's.
+
+    Raises: CannotMeasure: it is no command.
+    """
+    try:
+        return tuple(split_words(text)) if text else COMMAND
+    except ValueError as error:
+        raise CannotMeasure(f"{text!r:.80} is no command: {error}") from None
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,20 +9,11 @@ from pathlib import Path
 import psutil
 
 from tools.probe.exits import CouldNotRun
+from tools.words import split_words
 
 STOP_S = 90.0
 """The server drains running requests before it ends."""
 LOG_BYTES = 800
-
-
-def words(options: str) -> list[str]:
-    """A line of options, split as a shell does; on Windows a backslash is part of a path."""
-    if sys.platform != "win32":
-        return shlex.split(options)
-    return [
-        word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word
-        for word in shlex.split(options, posix=False)
-    ]
 
 
 class OurServer:
@@ -33,7 +23,7 @@ class OurServer:
     """
 
     def __init__(self, options: str, log: Path, *, command: list[str] | None = None) -> None:
-        whole = [*(command or [sys.executable, "-m", "serve"]), *words(options)]
+        whole = [*(command or [sys.executable, "-m", "serve"]), *_words(options)]
         if "--port" not in whole:
             whole += ["--port", "0"]
         # Ctrl-C is for the run, which ends the server in its time
@@ -84,6 +74,13 @@ class OurServer:
         if self.process.stdout is not None:
             self.process.stdout.close()
         return stopped
+
+
+def _words(options: str) -> list[str]:
+    try:
+        return split_words(options)
+    except ValueError as error:
+        raise CouldNotRun(f"serve: {options!r:.80}: {error}") from None
 
 
 def _below(pid: int) -> list[psutil.Process]:

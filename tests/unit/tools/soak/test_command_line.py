@@ -19,7 +19,7 @@ from tools import plots
 from tools.probe.exits import CouldNotRun
 from tools.soak.__main__ import main
 from tools.soak.command_line import default_faults, parser
-from tools.soak.serving import OurServer, words
+from tools.soak.serving import OurServer
 
 Start = Callable[..., BadServer]
 Soak = Callable[..., Soaked]
@@ -100,9 +100,9 @@ def test_server_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
         OurServer("", tmp_path / "log", command=command)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="quotes as a POSIX shell has them")
-def test_server_options_are_split_as_a_shell_does() -> None:
-    assert words("--model 'a b.gguf' --parallel 2") == ["--model", "a b.gguf", "--parallel", "2"]
+def test_server_options_with_an_open_quote_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--serve", '--model "a', "--report", str(tmp_path / "report")]) == 2
+    assert "serve: '--model \"a': No closing quotation" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal for one thread's program")
