@@ -268,6 +268,13 @@ class FatalRecovery(unittest.TestCase):
         self.assert_ending(text, "rate_limit_error", "queue_wait_timeout")
         first.close()  # type: ignore[attr-defined]  # a generator behind its Iterator type
 
+    def test_a_port_that_is_served_is_not_taken_by_a_second_server(self) -> None:
+        svc = self.service(self.engine("ok"))
+        port = self.http(svc)
+        with self.assertRaises(OSError):
+            serve(svc, port=port)
+        self.assertIn("loaded", self.get(port, "/health"))
+
     # --- the handler's own names ---------------------------------------------------------------------
 
     def test_sse_error_writes_the_exact_ending_for_each_exception(self) -> None:
