@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     root = config.getoption("--server-root")
     if root and not (Path(root) / "serve" / "server.py").is_file():
         raise pytest.UsageError(f"--server-root {root}: no serve/server.py in it; name the folder that holds `serve`")
+    os.environ.setdefault("STRATA_TEST_SEED", str(random.SystemRandom().randrange(10**6)))  # one for all processes
     # A shell starts what runs in its background with Ctrl-C ignored, and every process of a test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -19,7 +19,7 @@ from tests.e2e.server import ServerProcess, fake_server, wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX: the server is killed by a signal")
 
-SEED = int(os.environ.get("STRATA_TEST_SEED") or random.SystemRandom().randrange(10**6))
+SEED = int(os.environ["STRATA_TEST_SEED"])
 """Stands in the test's name; the variable makes the same moments again."""
 STORY = "".join(f"{number:04d} " for number in range(2_000))
 SHORT = "Short."
