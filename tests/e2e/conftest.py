@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.promises import VERDICTS, table
+from tests.e2e.promise_cases import PROMISES
+from tests.e2e.promises import VERDICT, Verdict, table
 from tests.e2e.server import DEFAULT_COMMAND, ServerProcess, fake_server
 from tests.e2e.wire import Wire, noting
 
@@ -51,7 +52,10 @@ def fake(server_command: tuple[str, ...], tmp_path: Path) -> Iterator[Callable[.
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """With --server-root: which promises that server keeps."""
-    if VERDICTS in config.stash and (root := config.getoption("--server-root")):
+    reports = [one for kind in ("passed", "failed", "skipped") for one in terminalreporter.getreports(kind)]
+    properties = [one for report in reports if report.when == "call" for one in report.user_properties]
+    told: dict[str, Any] = {value[0]: value for name, value in properties if name == VERDICT}
+    if told and (root := config.getoption("--server-root")):
         terminalreporter.section(f"the promises of {root}")
-        for line in table(config.stash[VERDICTS]):
+        for line in table([Verdict(one, *told[one.id][1:]) for one in PROMISES if one.id in told]):
             terminalreporter.write_line(line)

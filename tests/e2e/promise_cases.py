@@ -66,9 +66,7 @@ def _(site: Site) -> str:
     return "exit code 7, a fatal ERR, an engine that is silent"
 
 
-@promise(
-    "chat", "ValueError (the engine's ERR): error object, closing chunk with finish_reason error, [DONE]", patch=True
-)
+@promise("chat", "ValueError (an ERR): error object, closing chunk with finish_reason error, [DONE]", patch=True)
 def _(site: Site) -> str:
     for word in ("refuse-now", "err-now"):
         failed(streamed(site.quick.port, word))
@@ -77,7 +75,7 @@ def _(site: Site) -> str:
 
 @promise(
     "chat",
-    "StructuredOutputError: error object, closing chunk with finish_reason error, [DONE]; 502 when whole",
+    "StructuredOutputError: error object, closing chunk with finish_reason error, [DONE]",
     patch=True,
 )
 def _(site: Site) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.promise_cases import PROMISES
-from tests.e2e.promises import VERDICTS, Promise, Site, judge
+from tests.e2e.promises import VERDICT, Promise, Site, judge
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +23,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("one", PROMISES, ids=lambda one: one.id)
 def test_promise_is_kept(one: Promise, site: Site, request: pytest.FixtureRequest) -> None:
     verdict = judge(one, site)
-    request.config.stash.setdefault(VERDICTS, []).append(verdict)
+    request.node.user_properties.append((VERDICT, (one.id, verdict.state, verdict.evidence)))
     if verdict.state == "not there" and request.config.getoption("--server-root"):
         pytest.skip(f"not there: {verdict.evidence}")
     if verdict.state != "kept":
