@@ -117,6 +117,7 @@ class Client:
             telling.tokens.last_s,
             stream.witness.silence.longest_s,
             telling.outcome == "finished",
+            (telling.output_tokens or 0) >= wish.max_tokens,
             why,
         )
         evidence = stream.tape.evidence(seen, json.dumps(body).encode()) if ending in UNTRUE else None

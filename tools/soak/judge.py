@@ -113,6 +113,7 @@ def judge(
     items = (
         _streams_item("unterminated streams", UNTERMINATED, streams),
         _streams_item("lies", frozenset({Ending.LIE}), streams),
+        _limits_item(streams),
         _hidden_item(faults, streams),
         _streams_item("broken format", frozenset({Ending.BROKEN}), streams),
         _leaks_item(lines),
@@ -131,6 +132,23 @@ def _streams_item(name: str, endings: frozenset[Ending], streams: Sequence[Seen]
     judged = sum(seen.ending in ANSWERED for seen in streams)
     evidence = [f"stream {seen.number} ({seen.api}, at {seen.begun_s:.1f} s): {'; '.join(seen.why)}" for seen in bad]
     return Item(name, bool(bad), f"{len(bad)} of {judged}", tuple(_cut(evidence)))
+
+
+def _limits_item(streams: Sequence[Seen]) -> Item:
+    """Streams that had all the tokens that were allowed and said that they were finished. One may have ended with just
+    its last token; most of an API's can't have."""
+    bad: list[str] = []
+    count = 0
+    used_up = [seen for seen in streams if seen.used_up and seen.ending is not Ending.LEFT]
+    for api in APIS:
+        whole = [seen for seen in used_up if seen.api == api]
+        said = [seen for seen in whole if seen.success]
+        count += len(said)
+        if len(said) >= LEAST_HIDDEN and len(said) > len(whole) / 2:
+            example = f"stream {said[0].number} with {said[0].limit_tokens} tokens"
+            bad.append(f"{api}: {len(said)} of {len(whole)}, as {example}")
+    text = f"{count} of {len(used_up)} that had all the tokens that were allowed"
+    return Item("limits told as success", bool(bad), text, tuple(bad))
 
 
 def _hidden_item(faults: Sequence[Fault], streams: Sequence[Seen]) -> Item:

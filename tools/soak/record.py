@@ -45,7 +45,8 @@ ANSWERED = frozenset({Ending.WHOLE, Ending.FAILED, Ending.LEFT}) | UNTRUE
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One stream. `first_token_s`, `last_token_s` (both from its beginning) and `silence_s` (the longest) are lengths;
-    `success`: it said that the answer was finished; `why`: what of it is untrue, or why it was refused."""
+    `success`: it said that the answer was finished; `used_up`: by its own count it had all tokens that were allowed;
+    `why`: what of it is untrue, or why it was refused."""
 
     number: int
     api: Api
@@ -59,6 +60,7 @@ class Seen:
     last_token_s: float | None = None
     silence_s: float = 0.0
     success: bool = False
+    used_up: bool = False
     why: tuple[str, ...] = ()
 
 

@@ -154,7 +154,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if due and "broken" in MODES:
             self.write(b"data: {not JSON\n\n")
         if not (due and "lies" in MODES):
-            self.finish_with("length" if limit <= 40 else "stop", min(limit, 40))
+            self.finish_with("length" if limit <= 40 and "hides limits" not in MODES else "stop", min(limit, 40))
         self.write(b"data: [DONE]\n\n")
         self.last_chunk()
 

@@ -50,6 +50,12 @@ def test_death_that_is_cut_is_unterminated(bad_server: Start, soaked: Soak) -> N
     assert list(run.bad) == ["unterminated streams"]
 
 
+def test_limit_that_is_told_as_success_is_seen(bad_server: Start, soaked: Soak) -> None:
+    run = soaked(bad_server("hides limits"), "--streams", "20", "--max-tokens", "20")
+    assert list(run.bad) == ["limits told as success"]
+    assert run.status == 1
+
+
 def test_death_that_is_told_as_success_is_seen(bad_server: Start, soaked: Soak) -> None:
     run = soaked(bad_server("hides deaths"), "--streams", "100", "--kills", "6", "--leave", "0", "--max-tokens", "40")
     assert list(run.bad) == ["deaths told as success"]

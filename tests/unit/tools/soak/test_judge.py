@@ -20,11 +20,12 @@ def seen(
     ended_s: float = 1.0,
     tokens: tuple[float, float] | None = (0.1, 0.9),
     success: bool = True,
+    used_up: bool = False,
 ) -> Seen:
     """`tokens`: when the first and the last came, from its beginning."""
     first_s, last_s = tokens or (None, None)
     why = (f"reason {number}",)
-    return Seen(number, api, 9, begun_s, ended_s, ending, 200, 5, first_s, last_s, 0.1, success, why)
+    return Seen(number, api, 9, begun_s, ended_s, ending, 200, 5, first_s, last_s, 0.1, success, used_up, why)
 
 
 def bad(judgement: Judgement) -> list[str]:
@@ -122,7 +123,7 @@ def test_run_that_watched_nothing_says_so() -> None:
 def test_orphans_are_named() -> None:
     judgement = judge([seen(1)], [], [], [Orphan(17, "llama-server", 25.0)], AtTheEnd())
     assert bad(judgement) == ["orphans"]
-    assert judgement.items[5].evidence == ("process 17 (llama-server), 25 s outside of the tree",)
+    assert judgement.items[6].evidence == ("process 17 (llama-server), 25 s outside of the tree",)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,32 @@ def test_orphans_are_named() -> None:
 )
 def test_what_is_left_at_the_end_is_bad(end: AtTheEnd, item: str) -> None:
     assert bad(judge([seen(1)], [], [], [], end)) == [item]
+
+
+# --- limits ------------------------------------------------------------------------------------------
+
+
+def limited(number: int, api: Api, *, success: bool) -> Seen:
+    return seen(number, api=api, success=success, used_up=True)
+
+
+def test_limits_of_one_api_that_are_told_as_success_are_seen() -> None:
+    honest = [limited(number, "chat", success=False) for number in range(20)]
+    lying = [limited(20 + number, "responses", success=True) for number in range(3)]
+    judgement = of_streams(*honest, *lying)
+    assert bad(judgement) == ["limits told as success"]
+    (item,) = (item for item in judgement.items if item.bad)
+    assert item.evidence == ("responses: 3 of 3, as stream 20 with 9 tokens",)
+
+
+def test_few_that_ended_with_just_their_last_token_prove_nothing() -> None:
+    assert bad(of_streams(*(limited(number, "chat", success=True) for number in range(2)))) == []
+    mixed = [limited(number, "chat", success=number < 3) for number in range(6)]
+    assert bad(of_streams(*mixed)) == []
+
+
+def test_streams_that_ended_before_their_limit_may_be_finished() -> None:
+    assert bad(of_streams(*(seen(number) for number in range(20)))) == []
 
 
 # --- faults ------------------------------------------------------------------------------------------
