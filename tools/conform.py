@@ -120,7 +120,7 @@ def _compare(args: argparse.Namespace, reporter: Reporter) -> int:
 
 
 def _add_choice(made: Parser) -> None:
-    words = "ids, groups, APIs, severities or id/api, separated by commas; * stands for anything"
+    words = "ids, groups, APIs, severities, id/api or group/api, separated by commas; * stands for anything"
     made.add_argument("--only", action="append", default=[], metavar="WORDS", help=f"judge these: {words}")
     made.add_argument("--skip", action="append", default=[], metavar="WORDS", help="leave these out")
 
@@ -186,8 +186,8 @@ def main(argv: list[str] | None = None) -> int:
     if (args.stall_command is None) != (args.resume_command is None):
         made.error("give --stall-command and --resume-command together")
     times = (args.quiet_s, args.free_s, args.patience_s, args.recover_s, args.give_up_s or 1.0)
-    counts = (args.parallel or 1, args.context or 1)
-    if min(times) <= 0 or min(counts) < 1 or args.flood < 0:
+    counts = [count for count in (args.parallel, args.context) if count is not None]
+    if min(times) <= 0 or min(counts, default=1) < 1 or args.flood < 0:
         made.error("times and counts must be above 0, --flood at least 0")
     return run_checker(lambda reporter: _check(args, reporter), args.api_key, messages=False)
 

@@ -45,15 +45,15 @@ def _open(talk: Talk) -> str | None:
     first = next((i for i, kind in enumerate(kinds) if kind not in _OPENINGS), len(kinds))
     if "response.in_progress" not in kinds[:first]:
         return f"{kinds[first]} comes before response.in_progress"
-    ids: set[object] = set()
+    ids: set[str | None] = set()
     for each in talk.events:
         if each.kind in _OPENINGS:
             status = at(each.value, "response", "status")
             if status not in ("in_progress", "queued"):
                 return f"the response in {each.kind} is {shown(status)}"
         if each.kind in (*_OPENINGS, *TERMINALS):
-            ids.add(at(each.value, "response", "id"))
-    if len(ids) != 1 or not as_text(next(iter(ids))):
+            ids.add(as_text(at(each.value, "response", "id")))
+    if len(ids) != 1 or not next(iter(ids)):
         return f"the response has the ids {shown(ids)}"
     return None
 
@@ -155,12 +155,12 @@ def _adds_up(bench: Bench, api: Api) -> str | None:
 
 
 def _sums(talk: Talk) -> str | None:
-    made: dict[tuple[str, object, object], str] = {}
+    made: dict[tuple[str, int | None, int | None], str] = {}
     for each in talk.events:
         name, _, last = each.kind.rpartition(".")
         if name not in _TEXTS or last not in ("delta", "done"):
             continue
-        key = (name, each.value.get("output_index"), each.value.get("content_index"))
+        key = (name, as_int(each.value.get("output_index")), as_int(each.value.get("content_index")))
         if last == "delta":
             made[key] = made.get(key, "") + (as_text(each.value.get("delta")) or "")
             continue

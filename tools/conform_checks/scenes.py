@@ -21,8 +21,8 @@ MID_BODY_S = 0.3
 RECOVER_STEP_S = 0.1
 STALL_FACTOR = 1.25
 """The engine stands still for so many times the longest silence that is allowed."""
-UNTOUCHED_PIECES = 8
-"""So many pieces may still be on their way when the engine stands still."""
+GRACE_S = 2.0
+"""So long pieces may still be on their way when the engine stands still, but no longer than a third of its halt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +152,17 @@ def _stall(bench: Bench, api: Api, for_s: float) -> Stalled:
             raise NotSeen(f"the answer was over before the engine could be halted: {talk.about()}")
         hand.stall()
         try:
-            pieces, from_s = talk.telling.token_count, talk.connection.now_s()
-            talk.wait(lambda each: each.reader.end is not None, for_s)
+            from_s, grace_s = talk.connection.now_s(), min(GRACE_S, for_s / 3)
+            talk.wait(lambda each: each.reader.end is not None, grace_s)
+            pieces = talk.telling.token_count
+            talk.wait(lambda each: each.reader.end is not None, for_s - grace_s)
             to_s, more = talk.connection.now_s(), talk.telling.token_count - pieces
         finally:
             hand.resume()
         talk.join(bench.settings.patience_s)
     if talk.telling.outcome is not None and to_s - from_s < for_s and not talk.telling.failed_openly:
         raise NotSeen("the answer was over before the engine was halted")
-    if more > UNTOUCHED_PIECES:
+    if more:
         raise NotSeen(f"halting the engine halted nothing: {more} pieces came meanwhile")
     if talk.telling.failed_openly:
         recover(bench, api)

@@ -119,9 +119,9 @@ def _replayed(bench: Bench, api: Api) -> str | None:
     left = background(bench)
     id_ = id_of(left)
     once, again = _again(bench, id_, 0), _again(bench, id_, 1)
-    told = {each.value.get("sequence_number"): each.value for each in left.events}
+    told = {as_int(each.value.get("sequence_number")): each.value for each in left.events}
     for each in once.events:
-        number = each.value.get("sequence_number")
+        number = as_int(each.value.get("sequence_number"))
         if number in told and told[number] != each.value:
             return f"number {number} was {shown(told[number])}, and is {shown(each.value)} when replayed"
     if [each.value for each in once.events[1:]] != [each.value for each in again.events]:

@@ -37,8 +37,8 @@ Chosen = list[tuple[Check, Scope]]
 
 
 def chosen(only: Sequence[str], skip: Sequence[str]) -> Chosen:
-    """The cells that are judged. A word is a check's id, a group, an API, a severity or `id/api`; `*` stands for
-    anything.
+    """The cells that are judged. A word is a check's id, a group, an API, a severity, `id/api` or `group/api`; `*`
+    stands for anything.
 
     Raises: CouldNotRun: a word names nothing, or nothing is left.
     """
@@ -61,5 +61,5 @@ def chosen(only: Sequence[str], skip: Sequence[str]) -> Chosen:
 
 
 def _named(word: str, check: Check, scope: Scope) -> bool:
-    names = (check.id, check.group, check.severity, scope, f"{check.id}/{scope}")
+    names = (check.id, check.group, check.severity, scope, f"{check.id}/{scope}", f"{check.group}/{scope}")
     return any(fnmatchcase(name, word) for name in names)

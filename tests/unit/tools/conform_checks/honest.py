@@ -86,6 +86,8 @@ class Honest:
     half_close_is_fine: bool = True
     early: bool = True
     """A stream begins before the first piece is there."""
+    lacks: str = ""
+    """An API that it does not have."""
     survives: bool = True
     """Bad requests do no harm."""
     collects_s: float = 0.0
@@ -226,7 +228,7 @@ class Serving:
             self._reply(Reply(200, {"data": [{"id": MODEL, "max_model_len": CONTEXT}]}))
         elif ask.path.startswith("/v1/responses/"):
             self._again(ask.path.split("/")[3], ask.path.endswith("/cancel"))
-        elif api is None:
+        elif api is None or api == server.lacks:
             raise BadAsk(404, "there is no such route", "not_found")
         elif ask.method != "POST":
             raise BadAsk(405, "the route has no such method", "method_not_allowed")
