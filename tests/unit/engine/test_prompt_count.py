@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from engine.api import CountsPrompts, EngineDied, EngineError, EngineProtocol, EngineRefused
+from engine.api import CountsPrompts, EngineError, EngineFault, EngineProtocol, EngineRefused
 from engine.events import FailKind
 from engine.prompt_count import LLAMA, VLLM, Ask, count_prompt
 from engine.upstream import UpstreamEngine
@@ -52,7 +52,7 @@ WRONG: list[tuple[str, Mapping[str, tuple[int, object]], type[EngineError], str]
     (LLAMA, {}, EngineRefused, "it has no /apply-template"),
     (VLLM, {}, EngineRefused, "it has no /tokenize"),
     (LLAMA, {"/apply-template": (400, {"error": {"message": "bad roles"}})}, EngineRefused, "bad roles"),
-    (VLLM, {"/tokenize": (500, {"error": {"message": "out of memory"}})}, EngineDied, "out of memory"),
+    (VLLM, {"/tokenize": (500, {"error": {"message": "out of memory"}})}, EngineFault, "out of memory"),
     (LLAMA, {"/apply-template": (200, {"text": "x"})}, EngineProtocol, "no prompt"),
     (LLAMA, {"/apply-template": (200, {"prompt": ""}), "/tokenize": (200, [])}, EngineProtocol, "did not say"),
     (VLLM, {"/tokenize": (200, {"count": True})}, EngineProtocol, "did not say"),
