@@ -14,6 +14,8 @@ from tools.probe.target import APIS, Api
 from tools.probe.values import as_text, at, shown
 
 REFUSED = (429, 503)
+WAITS_S = 0.5
+"""Who has no token after this, while others run, waits."""
 
 
 def _id(talk: Talk) -> str | None:
@@ -83,7 +85,7 @@ def _served(bench: Bench, api: Api) -> str | None:
     bench.stream(api, "short")
     with _all_slots_taken(bench, api) as talks:
         waiting = bench_stream(bench, api)
-        began_early = waiting.wait(lambda each: each.telling.token_count > 0, min(1.0, bench.settings.quiet_s))
+        began_early = waiting.wait(lambda each: each.telling.token_count > 0, WAITS_S)
         still = _running(talks)
         for talk in talks:
             talk.leave()

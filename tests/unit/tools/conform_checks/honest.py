@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tests.unit.tools.conform_checks.honest_engine import Ask, Engine, Event, Full, Json, Run
+from tests.unit.tools.conform_checks.honest_engine import PACED_FROM, Ask, Engine, Event, Full, Json, Run
 from tests.unit.tools.conform_checks.honest_wire import BODIES, MODEL, STREAMS, Frame, error_of, gathered
 from tools.probe.target import APIS, ROUTES, Api
 from tools.probe.values import as_list, as_object, at
@@ -359,13 +359,16 @@ class Serving:
             fields = server.lie.head(ask, dict(fields))
         if server.lie.frames is not None:
             frames = server.lie.frames(ask, frames)
-        if server.collects_s:
+        collects = server.collects_s and ask.limit == PACED_FROM
+        if collects:
             frames = iter(list(frames))
             server._closing.wait(server.collects_s)  # pyright: ignore[reportPrivateUsage] - its own other half
         self._socket.sendall(self._head_bytes(200, fields))
         gone = False
-        for frame in frames:
-            data = frame.raw() if server.lie.raw is None else server.lie.raw(ask, frame.raw())
+        parts = (frame.raw() if server.lie.raw is None else server.lie.raw(ask, frame.raw()) for frame in frames)
+        if collects:
+            parts = iter([b"".join(parts)])
+        for data in parts:
             try:
                 if not gone and data:
                     self._socket.sendall(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)

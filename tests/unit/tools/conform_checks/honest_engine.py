@@ -14,7 +14,9 @@ from tools.probe.values import as_list
 
 Json = dict[str, Any]
 WORDS = ("one ", "two ", "three ", "four ", "five ", "six ", "seven ")
-STEP_S = 0.002
+PACED_FROM = 64
+QUICK_S = 0.002
+"""The time of each piece of an answer that is not so long."""
 BEGUN = 2
 """Long answers are paced from here on."""
 
@@ -88,14 +90,14 @@ class Full(Exception):
 
 @dataclass(slots=True)
 class Engine:
-    """`pieces`, `pace_s`: how long an answer without an end is, and the time of each of its pieces."""
+    """`pieces`, `pace_s`: how many pieces a long answer has at most, and the time of each."""
 
     slots: int = 2
     queue_max: int = 3
     beat_s: float = 0.02
-    pieces: int = 600
-    pace_s: float = 0.003
-    silence_s: float = 1.2
+    pieces: int = 100_000
+    pace_s: float = 0.01
+    silence_s: float = 0.5
     # what a liar's engine does otherwise
     obeys_stops: bool = True
     calls: bool = True
@@ -177,8 +179,8 @@ class Engine:
             if made >= min(ask.limit, self.pieces):
                 yield End("limit" if made >= ask.limit else "finished", made)
                 return
-            if ask.limit >= 64 and made >= BEGUN and piece.kind != "call":
-                for _ in self._pace(run):
+            if ask.limit >= PACED_FROM and made >= BEGUN and piece.kind != "call":
+                for _ in self._pace(run, QUICK_S if ask.limit < 1000 else self.pace_s):
                     yield Piece("beat")
             if self.life != life or run.gone() or run.cancelled.is_set():
                 yield self._ended(life, made)
@@ -198,9 +200,9 @@ class Engine:
             return End("cancelled", made)
         return End(self.death, made, error="the engine was killed by signal 9")
 
-    def _pace(self, run: Run) -> Iterator[None]:
+    def _pace(self, run: Run, pace_s: float) -> Iterator[None]:
         """Wait for the next piece; one item for each heartbeat that is due meanwhile."""
-        until = time.monotonic() + self.pace_s
+        until = time.monotonic() + pace_s
         life, since = self.life, time.monotonic()
         while not run.gone() and not run.cancelled.is_set() and self.life == life:
             with self.news:

@@ -90,7 +90,7 @@ ENDINGS = (
     Lie("limit-body", reply=swap_reply(*CUT_IS_WHOLE)),
     Lie("whole-stream", frames=swap(*WHOLE_IS_CUT)),
     Lie("whole-body", reply=swap_reply(*WHOLE_IS_CUT)),
-    Lie("stop-string", engine={"obeys_stops": False, "pace_s": 0.0}),
+    Lie("stop-string", engine={"obeys_stops": False}),
     Lie("stop-string", frames=swap(('"stop_sequence"', '"end_turn"')), apis=("messages",)),
     Lie("cut-json", frames=only(_json_ask, before(closes, _content('"x"]}'))), apis=("chat",)),
     Lie(

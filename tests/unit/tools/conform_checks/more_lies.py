@@ -112,7 +112,6 @@ FRAMING = (
 )
 
 DEAF = {"frees": False}
-ENDLESS = {"pieces": 100_000}
 
 
 def _cancels(ask: Ask) -> bool:
@@ -124,9 +123,9 @@ def _says_completed(ask: Ask, reply: Reply) -> Reply:
 
 
 CANCEL = (
-    Lie("left-stream", traits=DEAF, engine=ENDLESS),
-    Lie("left-reset", traits=DEAF, engine=ENDLESS),
-    Lie("left-body", traits=DEAF, engine=ENDLESS),
+    Lie("left-stream", traits=DEAF),
+    Lie("left-reset", traits=DEAF),
+    Lie("left-body", traits=DEAF),
     Lie("half-closed", traits={"half_close_is_fine": False}),
     Lie("next-whole", engine={"haunted": True}),
     Lie("cancelled", reply=_says_completed),
@@ -145,9 +144,9 @@ def _no_time(ask: Ask, reply: Reply) -> Reply:
 
 QUEUE = (
     Lie("side-by-side", frames=change(lambda frame: True, _one_id)),
-    Lie("waiting-heard", traits={"early": False}, engine=ENDLESS),
+    Lie("waiting-heard", traits={"early": False}),
     Lie("waiting-served", engine={"serves_waiting": False}),
-    Lie("waiting-left", traits=DEAF, engine=ENDLESS),
+    Lie("waiting-left", traits=DEAF),
     Lie("queue-full", reply=_no_time),
     Lie("queue-full", reply=with_status(400, of_=429)),
 )
@@ -161,9 +160,11 @@ def _bad_beats(ask: Ask, data: bytes) -> bytes:
     return b"event: ping\ndata: \n\n" if data.startswith(b"event: ping") else data
 
 
+PATIENT = {"silence_s": 60.0}
+
 HEARTBEATS = (
-    Lie("beats", traits={"beats": False}),
-    Lie("beat-form", raw=_bad_beats),
+    Lie("beats", traits={"beats": False}, engine=PATIENT),
+    Lie("beat-form", raw=_bad_beats, engine=PATIENT),
     Lie("beat-last", frames=after(is_end, BEAT)),
     Lie("beat-last", frames=after(is_end, Frame("ping", {"type": "ping"})), apis=("messages",)),
 )
@@ -198,7 +199,7 @@ def _no_output(value: Json) -> None:
     value["response"]["output"] = []
 
 
-SHORT = {"pieces": 120}
+SHORT = {"pieces": 120, "pace_s": 0.003}
 DIES_WELL = {"death": "finished", **SHORT}
 STOP = Frame("message_stop", {"type": "message_stop"})
 
@@ -215,8 +216,8 @@ FAULTS = (
     Lie("killed-body-no-success", engine=DIES_WELL),
     Lie("killed-body-told", reply=instead(lambda ask, reply: reply.status == 500, 500, {"detail": "oh"})),
     Lie("recovers", traits={"recovers": False}),
-    Lie("stalled-goes-on", frames=_cut_at_beat),
-    Lie("stalled-gives-up", engine={"silence_s": 60.0}),
+    Lie("stalled-goes-on", frames=_cut_at_beat, engine=PATIENT),
+    Lie("stalled-gives-up", engine=PATIENT),
 )
 
 MORE_LIES = (*ERRORS, *FRAMING, *CANCEL, *QUEUE, *HEARTBEATS, *FAULTS)

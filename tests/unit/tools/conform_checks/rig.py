@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tests.unit.tools.conform_checks.honest import Honest, Lie
 from tools.conform_checks.bench import Bench, Settings
@@ -12,8 +13,10 @@ from tools.probe.secret import Secret
 from tools.probe.target import parse_target
 
 KEY = "key-of-the-tests-0123456789"
-QUIET_S = 0.6
-SETTINGS = Settings(quiet_s=QUIET_S, free_s=2.0, patience_s=20.0, recover_s=0.5, give_up_s=0.6, flood=8, many=3)
+SETTINGS = Settings(quiet_s=4.0, free_s=10.0, patience_s=20.0, recover_s=10.0, give_up_s=4.0, flood=8, many=3)
+"""The honest server is far from each of these limits, on a busy machine too."""
+IMPATIENT = replace(SETTINGS, quiet_s=0.3, free_s=0.4, recover_s=0.3, give_up_s=0.2, continue_s=0.3)
+"""A liar lies however long one waits."""
 
 
 @contextmanager

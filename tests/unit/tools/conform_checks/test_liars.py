@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.unit.tools.conform_checks.honest import Lie
 from tests.unit.tools.conform_checks.lies import LIES
 from tests.unit.tools.conform_checks.more_lies import MORE_LIES
-from tests.unit.tools.conform_checks.rig import SETTINGS, bench_of
+from tests.unit.tools.conform_checks.rig import IMPATIENT, bench_of
 from tools.conform_checks.check import Check, Scope
 from tools.conform_checks.score import judge
 from tools.conform_checks.table import CHECKS
 
 ALL = (*LIES, *MORE_LIES)
 BY_ID = {check.id: check for check in CHECKS}
-IMPATIENT = replace(SETTINGS, free_s=0.4, quiet_s=0.3, continue_s=0.3, give_up_s=0.2)
-"""A liar lies however long one waits."""
 
 
 def _cells() -> list[tuple[Lie, Check, Scope]]:

@@ -21,7 +21,7 @@ from tools.probe.values import as_list, as_object, as_text
 
 ODD: tuple[Any, ...] = (None, True, -1, 1e300, "", "x", [], {}, [[]], {"type": 5}, [None], "response.completed")
 PURE: tuple[Group, ...] = ("endings", "grammar", "sequence", "tools", "usage", "errors", "framing")
-SEEDS = range(4)
+SEEDS = (0, 1, 3)
 RARELY = 0.04
 
 
