@@ -88,7 +88,7 @@ def played(name: str, end: Script) -> Script:
 @pytest.fixture(scope="module")
 def front(server_command: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     scripts = {name: played(name, ENDS[number % len(ENDS)][0]) for number, name in enumerate(NAMES)}
-    options = ("--parallel", str(MANY), "--silence-s", "3", "--store", "none")
+    options = ("--parallel", str(MANY), "--silence-s", "15", "--store", "none")
     with gateway(server_command, tmp_path_factory.mktemp("many"), scripts, *options) as made:
         yield made
 

@@ -32,7 +32,7 @@ for _ in range(2):
 
 @pytest.fixture
 def parent() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, encoding="utf-8") as process:
         yield process
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(process.pid).children():
