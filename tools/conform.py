@@ -111,11 +111,14 @@ def _compare(args: argparse.Namespace, reporter: Reporter) -> int:
     first, second = read_score(args.first), read_score(args.second)
     found = pairs(first, second)
     differing = [pair for pair in found if pair.differs]
+    alone = f"{sum(pair.one_sided for pair in found)} were judged at one of them alone"
     if args.markdown:
         reporter.say(boards.compared_markdown(first, second, differing))
+        reporter.say(f"{alone}.")
     else:
         reporter.show(boards.compared_table(first, second, reporter))
         reporter.show(boards.differences_table(differing, reporter))
+        reporter.say(alone)
     return LIE if any(pair.worse for pair in found) else TRUTHFUL
 
 

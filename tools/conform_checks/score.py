@@ -156,7 +156,14 @@ class Pair:
 
     @property
     def differs(self) -> bool:
-        return _result(self.first) != _result(self.second)
+        """One of them fails, and the other does not."""
+        return (_result(self.first) == "failed") != (_result(self.second) == "failed")
+
+    @property
+    def one_sided(self) -> bool:
+        """It was judged at one of them alone."""
+        judged = [_result(cell) in ("passed", "failed") for cell in (self.first, self.second)]
+        return judged[0] != judged[1]
 
     @property
     def worse(self) -> bool:

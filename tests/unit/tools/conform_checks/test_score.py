@@ -104,8 +104,16 @@ def test_second_server_is_worse_where_it_is_untrue_and_the_first_is_true() -> No
         ("first-role", True, False),
     ]
     assert not any(pair.worse for pair in pairs(second, first))
-    (pair,) = [pair for pair in pairs(first, Score("c", "m", (cell("ends", "chat", "passed"),))) if pair.differs]
-    assert (pair.check.id, pair.second) == ("first-role", None)
+
+
+def test_what_only_one_server_was_judged_on_is_no_difference() -> None:
+    first = Score("a", "m", (cell("ends", "chat", "passed"), cell("first-role", "chat", "passed")))
+    second = Score("b", "m", (cell("ends", "chat", "not seen"),))
+    found = pairs(first, second)
+    assert [(pair.differs, pair.one_sided) for pair in found] == [(False, True), (False, True)]
+    assert found[1].second is None
+    failing = Score("b", "m", (cell("ends", "chat", "failed"),))
+    assert [pair.differs for pair in pairs(first, failing)] == [True, False]
 
 
 def test_junit_fails_on_lies_and_breaches_and_skips_what_was_not_seen() -> None:
