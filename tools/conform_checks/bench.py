@@ -56,7 +56,6 @@ class Bench:
     hand: Hand = field(default_factory=Hand)
     gauge: Gauge = field(init=False)
     _kept: dict[object, object] = field(default_factory=dict[object, object])
-    _refused: list[bytes] = field(default_factory=list[bytes])
 
     def __post_init__(self) -> None:
         self.gauge = Gauge(self.target, verify=self.settings.verify)

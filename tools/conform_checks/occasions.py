@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from tools.probe.asking import LONG_PROMPT, SHORT_PROMPT, TOOL_PROMPT, ToolChoice, asking
 from tools.probe.target import Api
 from tools.probe.values import Json
 
 Name = Literal["short", "limit", "call", "cut call", "cut json", "flow", "long", "long call"]
-NAMES: tuple[Name, ...] = get_args(Name)
 CALL_PROMPT = "Save the word hello to a file. Call write_file with path a.txt and content hello."
 JSON_PROMPT = "Write a JSON object with the member numbers: the numbers from 1 to 300 as strings, in order."
 _SCHEMA: Json = {

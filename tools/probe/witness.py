@@ -49,17 +49,26 @@ class Verdict(enum.StrEnum):
 
 @dataclass(slots=True)
 class Arrivals:
-    """How the bytes came: in how many clusters, and how many events at once."""
+    """How the bytes came: in how many clusters, and how much of the time went by inside of them."""
 
     clusters: int = 0
+    flowing_s: float = 0.0
     first_s: float | None = None
     last_s: float = 0.0
 
     def heard(self, at_s: float) -> None:
         if self.first_s is None or at_s - self.last_s > CLUSTER_S:
             self.clusters += 1
+        else:
+            self.flowing_s += at_s - self.last_s
         self.first_s = at_s if self.first_s is None else self.first_s
         self.last_s = at_s
+
+    def lumps(self, events: int) -> bool:
+        """Many events come at once, then none for long. A steady flow with a pause in it is none of that."""
+        spread_s = 0.0 if self.first_s is None else self.last_s - self.first_s
+        few = self.clusters > 1 and events >= 8 * self.clusters
+        return few and spread_s >= 0.3 * (self.clusters - 1) and self.flowing_s <= 0.2 * spread_s
 
 
 class Witness:
@@ -150,7 +159,7 @@ class Witness:
         if arrivals.first_s >= 1.0 and spread_s <= 0.05 * arrivals.first_s:
             text = f"all {events} events came at once after {arrivals.first_s:.1f} s: something holds the stream back"
             add("burst", "risk", text)
-        elif arrivals.clusters > 1 and events >= 8 * arrivals.clusters and spread_s >= 0.3 * (arrivals.clusters - 1):
+        elif arrivals.lumps(events):
             text = f"{events} events came in {arrivals.clusters} lumps: something collects them"
             add("lumps", "risk", text)
 

@@ -65,6 +65,9 @@ def test_what_holds_tokens_back_is_named() -> None:
     assert "although X-Accel" in advised((5.0, MANY + END), end_s=5.01, fields=b"X-Accel-Buffering: no\r\n")
     lumps = [(float(at), MANY) for at in range(1, 5)]
     assert advised(*lumps, (5.0, END), end_s=5.0).startswith("buffered on the way")
+    steady = [(0.01 * at, streams.chunk(content="x")) for at in range(1, 61)]
+    halting = [(at_s + (at_s > 0.3), piece) for at_s, piece in steady]
+    assert advised(*halting, (1.7, END), end_s=1.7) == "nothing to do", "a pause is no lump"
     packed = gzip.compress(streams.SAID + END)
     assert "compression (gzip) off" in advised((0.1, packed), end_s=0.2, fields=b"Content-Encoding: gzip\r\n")
     old = advised((0.1, streams.SAID), (0.2, END), end_s=0.2, head=HEAD.replace(b"/1.1", b"/1.0"))
