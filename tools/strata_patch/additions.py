@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+CHUNK, ENDING, CHUNKS = "openai_error_chunk", "_sse_error", "_sse_chunks"
+"""What is added: of the module, and two methods of the handler."""
+
 _CHUNK = '''\
 def openai_error_chunk({service}, req):
     """The closing chunk of a chat stream that failed: finish_reason "error" and no delta."""
@@ -20,7 +23,8 @@ def openai_error_chunk({service}, req):
 _ERROR = '''\
 def _sse_error(self, err, req):
     """End a chat stream that failed: the error object, the closing chunk (finish_reason "error"), [DONE]."""
-{imports}    last = {{**openai_error_chunk({service}, req), "error": err.get("error", err)}}
+{imports}    error = err.get("error", err) if isinstance(err, dict) else err
+    last = {{**openai_error_chunk({service}, req), "error": error}}
     sent = getattr(self, "sse_chunk", None) or {{}}
     last.update((key, sent[key]) for key in ("id", "created", "model") if key in sent)
     text = "".join("data: " + json.dumps(part) + "\\n\\n" for part in (err, last))
@@ -34,13 +38,10 @@ def _sse_chunks(self, chunks):
     self.sse_chunk = None
 
     def passed_on():
-        try:
-            for chunk in chunks:
-                self.sse_chunk = chunk or self.sse_chunk
-                yield chunk
-        finally:
-            if hasattr(chunks, "close"):
-                chunks.close()
+        for chunk in chunks:
+            if isinstance(chunk, dict):
+                self.sse_chunk = chunk
+            yield chunk
 
     return passed_on()
 '''
@@ -48,8 +49,8 @@ def _sse_chunks(self, chunks):
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How the file says things. `service`: the service inside a handler; `model`: the name of a model for a request
-    (of `svc` and `req`); `imported`: the modules that the file imports."""
+    """How the file says things. `service`: the service inside a handler; `model`: the name of the model, of `svc` and
+    `req`; `imported`: the modules that the file imports."""
 
     service: str
     model: str
@@ -92,8 +93,6 @@ def sse_chunks(style: Style) -> cst.FunctionDef:
     return _function(_CHUNKS, style, 1)
 
 
-def watched(name: str, style: Style) -> cst.SimpleStatementLine:
-    """`chunks = self._sse_chunks(chunks)`, before the `try` of the stream."""
-    made = cst.parse_statement(f"{name} = self._sse_chunks({name})", style.module.config_for_parsing)
-    assert isinstance(made, cst.SimpleStatementLine)
-    return made
+def watched(chunks: cst.BaseExpression) -> cst.Call:
+    """`self._sse_chunks(chunks)`, which the loop of a stream goes through instead."""
+    return cst.Call(cst.Attribute(cst.Name("self"), cst.Name(CHUNKS)), [cst.Arg(chunks)])

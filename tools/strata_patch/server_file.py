@@ -6,18 +6,17 @@ It reads and writes no files.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from tools.strata_patch import additions
-from tools.strata_patch.additions import Style
+from tools.strata_patch.additions import CHUNK, CHUNKS, ENDING, Style
 from tools.strata_patch.source import NotUnderstood, Source
-from tools.strata_patch.streaming import ENDING, LOOKED_FOR, Ended, names_in, read_except
-from tools.strata_patch.written import Scope, name_of
+from tools.strata_patch.streaming import LOOKED_FOR, Ended, names_in, read_except
+from tools.strata_patch.written import Scope, assigned, may_write, name_of
 
-CHUNK = "openai_error_chunk"
 Function = cst.FunctionDef | cst.Lambda
 
 
@@ -39,6 +38,7 @@ class _Stream:
     holder: cst.CSTNode
     """The statement of the module that has all of it."""
     handlers: list[tuple[cst.ExceptHandler, Ended]]
+    scope: Scope
     service: str
     is_chat: bool
 
@@ -91,6 +91,8 @@ class _Finder(cst.CSTVisitor):
         self.streams: list[_Stream] = []
         self.names: Counter[str] = Counter()
         """Functions and methods of the file."""
+        self.classes: dict[str, cst.ClassDef] = {}
+        """Those that are closed already: the bases of one come before it."""
         self.all_names = names_in([source.module])
         self._functions: list[cst.FunctionDef] = []
         self._classes: list[cst.ClassDef] = []
@@ -99,7 +101,7 @@ class _Finder(cst.CSTVisitor):
         self._classes.append(node)
 
     def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
-        self._classes.pop()
+        self.classes[self._classes.pop().name.value] = original_node
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.names[node.name.value] += 1
@@ -118,17 +120,22 @@ class _Finder(cst.CSTVisitor):
         kept = frozenset(name for name in around if around[name] > inside[name])
         read = [(one, read_except(one, scope, request, kept)) for one in original_node.handlers]
         if not any(ended.body is not None for _, ended in read):
-            self._refuse_odd(read)
+            self._refuse(read, [ended.odd for _, ended in read])
             return
-        self._check(original_node, read)
+        self._refuse(read, [ended.odd or ended.doubtful for _, ended in read])
+        if original_node.finalbody is not None and may_write(original_node.finalbody, scope):
+            raise NotUnderstood(self._at(original_node, f"its `finally` writes something, too; {LOOKED_FOR}"))
         if not request:
             raise NotUnderstood(self._at(original_node, "looked for the request as the method's parameter `req`"))
+        if [one.name.value for one in function.params.params][:1] != ["self"]:
+            raise NotUnderstood(self._at(original_node, "looked for the handler as the method's parameter `self`"))
         stream = _Stream(
             original_node,
             function,
             owner,
             holder=next(one for one in (*self._functions, *self._classes) if one in self.source.module.body),
             handlers=read,
+            scope=scope,
             service=self._service(function, original_node),
             is_chat="openai_chunks" in around,
         )
@@ -138,18 +145,10 @@ class _Finder(cst.CSTVisitor):
         """The method of the class that the walk is in, not a function within it."""
         return next((one for one in self._functions if one in _methods(self._classes[-1])), self._functions[-1])
 
-    def _refuse_odd(self, read: Sequence[tuple[cst.ExceptHandler, Ended]]) -> None:
-        """An `except` that writes [DONE] after something is the ending of a stream, or looks too much like one."""
-        for handler, ended in read:
-            if ended.odd and not ended.odd.endswith("without [DONE]"):
-                raise NotUnderstood(self._at(handler, f"{ended.odd}; {LOOKED_FOR}"))
-
-    def _check(self, node: cst.Try, read: Sequence[tuple[cst.ExceptHandler, Ended]]) -> None:
-        for handler, ended in read:
-            if ended.odd:
-                raise NotUnderstood(self._at(handler, f"{ended.odd}; {LOOKED_FOR}"))
-        if node.finalbody is not None and "[DONE]" in self.source.module.code_for_node(node.finalbody):
-            raise NotUnderstood(self._at(node, f"its `finally` writes [DONE], too; {LOOKED_FOR}"))
+    def _refuse(self, read: Sequence[tuple[cst.ExceptHandler, Ended]], reasons: Sequence[str]) -> None:
+        for (handler, _), reason in zip(read, reasons, strict=True):
+            if reason:
+                raise NotUnderstood(self._at(handler, f"{reason}; {LOOKED_FOR}"))
 
     def _at(self, node: cst.CSTNode, what: str) -> str:
         return f"{self.source.name}:{self.source.line_of(node)}: {what}"
@@ -164,8 +163,16 @@ class _Finder(cst.CSTVisitor):
         constants |= {f"self.{name}": value for name, value in _assigned_once(owner.body).items()}
         functions |= _functions_of(function.body)
         values |= {name: (value, None) for name, value in _assigned_once(function.body).items()}
-        methods = {name: one for name, one in _functions_of(owner.body).items() if name != ENDING}
+        methods = {name: one for name, one in self.methods_of(owner).items() if name != ENDING}
         return Scope(functions, methods, values, constants=constants)
+
+    def methods_of(self, owner: cst.ClassDef) -> dict[str, Function]:
+        """What can be called on `self`, as far as it stands in this file."""
+        bases = [self.classes[name] for one in owner.bases if (name := name_of(one.value)) in self.classes]
+        found = {
+            name: one for base in reversed(bases) if base is not owner for name, one in self.methods_of(base).items()
+        }
+        return found | _functions_of(owner.body)
 
     def _service(self, function: cst.FunctionDef, node: cst.Try) -> str:
         """How the handler names its service: as the call of openai_chunks does."""
@@ -230,8 +237,8 @@ def _assigned_once(suite: cst.Module | cst.BaseSuite) -> dict[str, cst.BaseExpre
     """Names that a block gives one value."""
     values: dict[str, list[cst.BaseExpression]] = {}
     for one in _smalls(suite):
-        if isinstance(one, cst.Assign) and len(one.targets) == 1 and isinstance(one.targets[0].target, cst.Name):
-            values.setdefault(one.targets[0].target.value, []).append(one.value)
+        if (given := assigned(one)) is not None and "." not in given[0]:
+            values.setdefault(given[0], []).append(given[1])
     return {name: several[0] for name, several in values.items() if len(several) == 1}
 
 
@@ -244,29 +251,28 @@ class _Change(cst.CSTTransformer):
     def __init__(self, source: Source, streams: Sequence[_Stream], finder: _Finder) -> None:
         self.notes: list[str] = []
         self._bodies = {id(one): ended.body for stream in streams for one, ended in stream.handlers if ended.body}
-        self._names = finder.names
         self._owner = streams[0].owner
         self._holder = streams[0].holder
         self._before = streams[0].function
+        self._there = _there_already(source, _functions_of(source.module), finder.methods_of(self._owner))
         self._watched = self._loops(source, streams)
-        model = "svc.model_for(req)" if finder.all_names["model_for"] else "svc.model"
-        self._style = Style(streams[0].service, model, _imported(source.module), source.module)
+        self._style = Style(streams[0].service, _model(source.module), _imported(source.module), source.module)
 
-    def _loops(self, source: Source, streams: Sequence[_Stream]) -> dict[int, str]:
-        """The statements before which the stream's chunks are watched, and the name of the chunks."""
-        found: dict[int, str] = {}
+    def _loops(self, source: Source, streams: Sequence[_Stream]) -> set[int]:
+        """The loops whose chunks are watched."""
+        found: set[int] = set()
         for stream in streams:
-            if "_sse_chunks" in names_in([stream.function]):
+            if CHUNKS in names_in([stream.function]):
                 continue
-            loop = _Loop()
+            loop = _Loop(stream.scope)
             stream.statement.body.visit(loop)
-            if loop.name:
-                found[id(stream.statement)] = loop.name
+            if loop.found is not None:
+                found.add(id(loop.found))
             else:
                 line = source.line_of(stream.statement)
                 self.notes.append(
-                    f"{source.name}:{line}: there is no `for … in chunks:` in this `try`; the closing chunk of its "
-                    "stream has an id of its own"
+                    f"{source.name}:{line}: there is no `for chunk in …:` in this `try` that writes the chunk; the "
+                    "closing chunk of its stream has an id of its own"
                 )
         return found
 
@@ -276,27 +282,22 @@ class _Change(cst.CSTTransformer):
         body = self._bodies.get(id(original_node))
         return updated_node if body is None else updated_node.with_changes(body=body)
 
-    def leave_IndentedBlock(
-        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
-    ) -> cst.IndentedBlock:
-        made: list[cst.BaseStatement] = []
-        for before, after in zip(original_node.body, updated_node.body, strict=True):
-            if (name := self._watched.get(id(before))) is not None:
-                made.append(additions.watched(name, self._style))
-            made.append(after)
-        return updated_node if len(made) == len(updated_node.body) else updated_node.with_changes(body=made)
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For:
+        if id(original_node) not in self._watched:
+            return updated_node
+        return updated_node.with_changes(iter=additions.watched(updated_node.iter))
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         if original_node is not self._owner:
             return updated_node
-        added = [additions.sse_chunks(self._style)] if self._watched and not self._names["_sse_chunks"] else []
-        added += [] if self._names[ENDING] else [additions.sse_error(self._style)]
+        added = [additions.sse_chunks(self._style)] if self._watched and CHUNKS not in self._there else []
+        added += [] if ENDING in self._there else [additions.sse_error(self._style)]
         place = _place(original_node.body.body, "_sse", self._before)
         body = [*updated_node.body.body[:place], *added, *updated_node.body.body[place:]]
         return updated_node.with_changes(body=updated_node.body.with_changes(body=body))
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        if self._names[CHUNK]:
+        if CHUNK in self._there:
             return updated_node
         place = _place(original_node.body, "openai_chunks", self._holder)
         body = [*updated_node.body[:place], additions.error_chunk(self._style), *updated_node.body[place:]]
@@ -311,15 +312,91 @@ def _place(body: Sequence[cst.CSTNode], after: str, before: cst.CSTNode) -> int:
     return next(number for number, one in enumerate(body) if one is before)
 
 
-class _Loop(cst.CSTVisitor):
-    """Finds the first loop over a name that sends something."""
+def _there_already(source: Source, functions: Mapping[str, Function], methods: Mapping[str, Function]) -> set[str]:
+    """Which of the additions the file has where they belong.
 
-    def __init__(self) -> None:
-        self.name = ""
+    Raises: NotUnderstood: something else has such a name there.
+    """
+    found: set[str] = set()
+    for name, there, arguments, marks in (
+        (CHUNK, functions, 2, "finish_reason"),
+        (ENDING, methods, 3, CHUNK),
+        (CHUNKS, methods, 2, "sse_chunk"),
+    ):
+        if (one := there.get(name)) is None:
+            continue
+        if not _takes(one, arguments) or marks not in source.module.code_for_node(one):
+            looked = f"looked for what this patch adds under that name, with {arguments} parameters and `{marks}` in it"
+            raise NotUnderstood(f"{source.name}:{source.line_of(one)}: `{name}` is something else; {looked}")
+        found.add(name)
+    return found
+
+
+def _takes(function: Function, arguments: int) -> bool:
+    """Whether it can be called with so many arguments and no names."""
+    given = [*function.params.posonly_params, *function.params.params]
+    needed = sum(one.default is None for one in given)
+    named = any(one.default is None for one in function.params.kwonly_params)
+    return needed <= arguments <= len(given) and not named
+
+
+class _Loop(cst.CSTVisitor):
+    """Finds the first loop that writes what it loops over."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.found: cst.For | None = None
 
     def visit_For(self, node: cst.For) -> None:
-        if not self.name and isinstance(node.iter, cst.Name):
-            self.name = node.iter.value
+        if self.found is None and isinstance(node.target, cst.Name) and may_write(node.body, self.scope):
+            self.found = node if node.target.value in names_in([node.body]) else None
+
+
+class _Told(cst.CSTVisitor):
+    """Finds how the chunks of a function name their model."""
+
+    def __init__(self) -> None:
+        self.found: list[cst.BaseExpression] = []
+
+    def visit_DictElement(self, node: cst.DictElement) -> None:
+        if isinstance(node.key, cst.SimpleString) and node.key.evaluated_value == "model":
+            self.found.append(node.value)
+
+
+def _model(module: cst.Module) -> str:
+    """The name of the model, of `svc` and `req`: as openai_chunks tells it."""
+    chunks = _functions_of(module).get("openai_chunks")
+    if isinstance(chunks, cst.FunctionDef):
+        told = _Told()
+        chunks.visit(told)
+        local = _assigned_once(chunks.body)
+        known = dict(zip([one.name.value for one in chunks.params.params], ("svc", "req"), strict=False))
+        for value in told.found:
+            meant = local.get(name_of(value), value)
+            renamed = _Renamed(known)
+            made = meant.visit(renamed)
+            if isinstance(made, cst.BaseExpression) and not renamed.lost:
+                return module.code_for_node(made)
+    return 'getattr(svc, "model", "")'
+
+
+class _Renamed(cst.CSTTransformer):
+    """Gives names other ones; `lost`: there was another name."""
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        self.known = known
+        self.lost = False
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        return False  # of `svc.model` only `svc` is a name; leave_Attribute sees to it
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
+        return updated_node.with_changes(value=original_node.value.visit(self))
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
+        name = original_node.value
+        self.lost = self.lost or name not in self.known
+        return cst.Name(self.known.get(name, name))
 
 
 def _imported(module: cst.Module) -> frozenset[str]:

@@ -12,9 +12,21 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from tools.strata_patch.written import Hole, Piece, Scope, call_of, joined, name_of, told, writes
+from tools.strata_patch.additions import ENDING
+from tools.strata_patch.written import (
+    Hole,
+    Piece,
+    Scope,
+    Unknown,
+    assigned,
+    call_of,
+    joined,
+    may_write,
+    name_of,
+    told,
+    writes,
+)
 
-ENDING = "_sse_error"
 LOOKED_FOR = (
     "looked for an `except` of the chat stream that writes `data: {the error object}` and `data: [DONE]` "
     "with wfile.write, one after the other"
@@ -24,12 +36,12 @@ _BY_HAND = re.compile(r"data: ?\0(?:\r?\n){2}data: ?\[DONE\](?:\r?\n){2}")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One `except`, read. `body`: rewritten, if it ended the stream by hand. `ours`: it calls `_sse_error` already.
-    `odd`: it writes an ending in a way that is not understood; what that is."""
+    """One `except`, read. `body`: rewritten, if it ended the stream by hand. `odd`: it writes an ending in a way that
+    is not understood; what that is. `doubtful`: the same of what may be no ending, unless others of its `try` are."""
 
     body: cst.BaseSuite | None = None
-    ours: bool = False
     odd: str = ""
+    doubtful: str = ""
 
 
 def text_of(pieces: Iterable[Piece]) -> str:
@@ -44,12 +56,18 @@ def read_except(handler: cst.ExceptHandler, scope: Scope, request: str, kept: fr
     scope = replace(scope, values=dict(scope.values))
     body = reader.suite(handler.body, scope)
     left = text_of(reader.left)
-    odd = reader.odd
-    if not odd and "event:" not in left and "[DONE]" in left and ("\0" in left or "\x1a" in left):
-        odd = "it writes the error object and [DONE] in a way that is not known"
-    elif not odd and re.search(r"data: ?\0", left) and "event:" not in left:
-        odd = "it writes an error object without [DONE]"
-    return Ended(body=body if reader.rewritten else None, ours=reader.ours, odd=odd)
+    odd, doubtful = reader.odd, ""
+    if "event:" in left:
+        pass
+    elif "[DONE]" in left and ("\0" in left or "\x1a" in left):
+        odd = odd or "it writes the error object and [DONE] in a way that is not known"
+    elif re.search(r"data: ?\0", left):
+        doubtful = "it writes an error object without [DONE]"
+    elif "[DONE]" in left:
+        doubtful = "it writes [DONE] and nothing of which an error object is known"
+    elif "\x1a" in left:
+        doubtful = "it writes something that could not be worked out"
+    return Ended(body=body if reader.rewritten else None, odd=odd, doubtful=doubtful)
 
 
 class _Reader:
@@ -60,7 +78,6 @@ class _Reader:
         self.handler = handler
         self.kept = kept
         self.rewritten = 0
-        self.ours = False
         self.odd = ""
         self.left: list[Piece] = []
         """What is written by blocks that were not rewritten."""
@@ -87,7 +104,7 @@ class _Reader:
                 changed = changed.with_changes(leading_lines=[*comments, *changed.leading_lines])  # type: ignore[attr-defined]  # all statements of a block have them
                 comments = []
             made.append(changed)
-        return suite.with_changes(body=made)
+        return suite.with_changes(body=made, footer=[*comments, *suite.footer])
 
     def _compound(self, statement: cst.BaseStatement, scope: Scope) -> cst.BaseStatement:
         """The same for the blocks of `if`, `with` and `try`."""
@@ -111,6 +128,7 @@ class _Reader:
                     return made.with_changes(finalbody=last)
                 return made
             case _:
+                self.left += [Unknown()] if may_write(statement, scope) else []
                 return statement
 
     def _plan(
@@ -121,9 +139,8 @@ class _Reader:
         for number, line in enumerate(lines):
             for position, small in enumerate(line):
                 call = call_of(small)
-                if call is not None and name_of(call.func).endswith(f".{ENDING}"):
-                    self.ours = True
-                elif pieces := writes(small, scope):
+                ours = call is not None and name_of(call.func) == f"self.{ENDING}"
+                if not ours and (pieces := writes(small, scope)):
                     found.append(((number, position), pieces))
         whole = joined(piece for _, pieces in found for piece in pieces)
         if not _BY_HAND.fullmatch(text_of(whole)):
@@ -133,9 +150,15 @@ class _Reader:
         if hole.value is None:
             self.odd = "its error object is made inside a helper"
             return {}
+        target, last = next(place for place, pieces in found if hole in pieces), found[-1][0]
+        places = [(number, position) for number, line in enumerate(lines) for position in range(max(1, len(line)))]
+        if set(places[places.index(target) : places.index(last) + 1]) <= {place for place, _ in found}:
+            target = last
+        elif isinstance(lines[last[0]][last[1]], cst.Return):
+            self.odd = "it returns the write of [DONE], and does something else before it"
+            return {}
         self.rewritten += 1
-        last = found[-1][0]
-        plan = {place: hole.value if place == last else None for place, _ in found}
+        plan = {place: hole.value if place == target else None for place, _ in found}
         used = names_in([lines[line][position] for line, position in plan])
         for number, line in enumerate(lines):
             for position, small in enumerate(line):
@@ -145,12 +168,10 @@ class _Reader:
 
     def _needless(self, small: cst.BaseSmallStatement, scope: Scope, used: Counter[str]) -> bool:
         """Whether a statement makes the JSON text for the writes that go, and nothing else needs it."""
-        if not (
-            isinstance(small, cst.Assign) and len(small.targets) == 1 and isinstance(small.targets[0].target, cst.Name)
-        ):
+        if (given := assigned(small)) is None:
             return False
-        name = small.targets[0].target.value
-        makes_text = any(isinstance(piece, Hole) for piece in told(small.value, scope))
+        name, value = given
+        makes_text = any(isinstance(piece, Hole) for piece in told(value, scope))
         everywhere = names_in([self.handler.body])[name]
         return makes_text and "." not in name and name not in self.kept and everywhere == used[name] + 1
 

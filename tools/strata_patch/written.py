@@ -15,6 +15,10 @@ import libcst as cst
 
 DEEPEST = 8
 """Helpers that call helpers; deeper ones are not read."""
+OTHER_WRITES = ("wfile.writelines", ".sendall")
+"""Ways to write that are seen, and not read."""
+PLAIN_JSON = {"ensure_ascii", "check_circular", "allow_nan", "indent", "separators", "sort_keys"}
+"""What `json.dumps` may be told: the same JSON without it. `default` and `cls` make JSON of what is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,8 @@ def _without(scope: Scope, name: str) -> Scope:
 def _called(node: cst.Call, scope: Scope) -> Pieces:
     name, values = name_of(node.func), [argument.value for argument in node.args]
     if name in ("json.dumps", "dumps") and values:
-        return (Hole(expressed(values[0], scope)),)
+        told_more = [one.keyword.value if one.keyword else one.star for one in node.args[1:]]
+        return (Hole(expressed(values[0], scope)),) if PLAIN_JSON.issuperset(told_more) else UNKNOWN
     if name in ("bytes", "bytearray", "str") and values:
         return told(values[0], scope)
     if isinstance(node.func, cst.Attribute):
@@ -305,25 +310,34 @@ def is_write(call: cst.Call, scope: Scope) -> bool:
 
 def writes(statement: cst.CSTNode, scope: Scope) -> Pieces:
     """What one statement writes, helpers followed; nothing: (). Notes in `scope` what it says of names."""
-    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-        if name := name_of(statement.targets[0].target):
-            scope.values[name] = (statement.value, None)
-        return ()
+    if (given := assigned(statement)) is not None:
+        scope.values[given[0]] = (given[1], None)
     call = call_of(statement)
     if call is None:
-        return ()
+        return UNKNOWN if may_write(statement, scope) else ()
     if is_write(call, scope):
         return told(call.args[0].value, scope) if len(call.args) == 1 else UNKNOWN
     helper = helper_of(call, scope)
     if helper is None:
-        return ()
+        return UNKNOWN if may_write(call, scope) else ()
     inner = inside(helper, call, scope)
     if isinstance(helper, cst.Lambda):
         body = cst.Expr(helper.body)
-        return (writes(body, inner) if inner else UNKNOWN) if _has_write(helper) else ()
+        return (writes(body, inner) if inner else UNKNOWN) if may_write(helper, scope) else ()
     if inner is None:
-        return UNKNOWN if _has_write(helper) else ()
+        return UNKNOWN if may_write(helper, scope) else ()
     return joined(_block(helper.body, inner))
+
+
+def assigned(statement: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
+    """The name that a statement gives a value, and the value; None if it gives none, or several."""
+    match statement:
+        case cst.Assign(targets=[cst.AssignTarget(target=target)], value=value) if name_of(target):
+            return name_of(target), value
+        case cst.AnnAssign(target=target, value=cst.BaseExpression() as value) if name_of(target):
+            return name_of(target), value
+        case _:
+            return None
 
 
 def _block(body: cst.CSTNode, scope: Scope) -> Iterable[Piece]:
@@ -338,23 +352,34 @@ def _block(body: cst.CSTNode, scope: Scope) -> Iterable[Piece]:
                 yield from writes(statement, scope)
             case cst.With():
                 yield from _block(statement.body, scope)
-            case cst.Try() if not any(_has_write(part) for part in (*statement.handlers, statement.finalbody) if part):
+            case cst.Try() if not any(
+                may_write(part, scope) for part in (*statement.handlers, statement.finalbody) if part
+            ):
                 yield from _block(statement.body, scope)
-            case _ if _has_write(statement):
+            case _ if may_write(statement, scope):
                 yield Unknown()
             case _:
                 pass
 
 
 class _Write(cst.CSTVisitor):
-    def __init__(self) -> None:
+    def __init__(self, root: cst.CSTNode, scope: Scope, depth: int) -> None:
+        self.root = root
+        self.scope = scope
+        self.depth = depth
         self.found = False
 
+    def visit_Lambda(self, node: cst.Lambda) -> bool:
+        return node is self.root  # another one writes when it is called
+
     def visit_Call(self, node: cst.Call) -> None:
-        self.found = self.found or name_of(node.func).endswith("wfile.write")
+        self.found = self.found or is_write(node, self.scope) or name_of(node.func).endswith(OTHER_WRITES)
+        if not self.found and (helper := helper_of(node, self.scope)) is not None:
+            self.found = self.depth >= DEEPEST or may_write(helper, self.scope, self.depth + 1)
 
 
-def _has_write(node: cst.CSTNode) -> bool:
-    found = _Write()
+def may_write(node: cst.CSTNode, scope: Scope, depth: int = 0) -> bool:
+    """Whether something in it writes to the client, by itself or by a helper."""
+    found = _Write(node, scope, depth)
     node.visit(found)
     return found.found

@@ -22,19 +22,17 @@ ADDED_METHODS = '''
             self.sse_chunk = None
 
             def passed_on():
-                try:
-                    for chunk in chunks:
-                        self.sse_chunk = chunk or self.sse_chunk
-                        yield chunk
-                finally:
-                    if hasattr(chunks, "close"):
-                        chunks.close()
+                for chunk in chunks:
+                    if isinstance(chunk, dict):
+                        self.sse_chunk = chunk
+                    yield chunk
 
             return passed_on()
 
         def _sse_error(self, err, req):
             """End a chat stream that failed: the error object, the closing chunk (finish_reason "error"), [DONE]."""
-            last = {**openai_error_chunk(svc, req), "error": err.get("error", err)}
+            error = err.get("error", err) if isinstance(err, dict) else err
+            last = {**openai_error_chunk(svc, req), "error": error}
             sent = getattr(self, "sse_chunk", None) or {}
             last.update((key, sent[key]) for key in ("id", "created", "model") if key in sent)
             text = "".join("data: " + json.dumps(part) + "\\n\\n" for part in (err, last))
@@ -42,7 +40,7 @@ ADDED_METHODS = '''
             self.wfile.flush()
 '''
 
-WATCHED = "            chunks = self._sse_chunks(chunks)\n"
+LOOP, WATCHED = "for c in chunks:", "for c in self._sse_chunks(chunks):"
 
 SERVER = '''"""A server.\t"""
 import json, time
@@ -53,7 +51,7 @@ DONE = b"data: [DONE]\\n\\n"
 
 
 def openai_chunks(svc, req, ids):
-    yield   {{"id": "x"}}   # odd   spacing stays
+    yield   {{"id": "x", "model": svc.model}}   # odd   spacing stays
 {chunk}
 
 # ---------------------------------------------------------------- HTTP
@@ -91,8 +89,8 @@ def make_handler(svc):
             def over():
                 self.wfile.write(DONE)
             self._sse()
-{watched}            # now the answer   \n            try:
-                for c in chunks:
+            # now the answer   \n            try:
+                {loop}
                     send(c)
                 self.wfile.write(DONE)
             except OSError:
@@ -118,11 +116,11 @@ class Shape:
 
     @property
     def source(self) -> str:
-        return SERVER.format(chunk="", methods="", watched="", excepts=self.before)
+        return SERVER.format(chunk="", methods="", loop=LOOP, excepts=self.before)
 
     @property
     def patched(self) -> str:
-        return SERVER.format(chunk=ADDED_CHUNK, methods=ADDED_METHODS, watched=WATCHED, excepts=self.after)
+        return SERVER.format(chunk=ADDED_CHUNK, methods=ADDED_METHODS, loop=WATCHED, excepts=self.after)
 
 
 def excepts(*clauses: str) -> str:

@@ -82,7 +82,9 @@ def test_names_that_the_server_uses_are_used() -> None:
     text = THREE.source.replace("import json, time\nimport uuid", "import json")
     text = text.replace("make_handler(svc)", "make_handler(service)").replace("(svc, req, [1])", "(service, body, [1])")
     text = text.replace("_openai(self, req)", "_openai(self, body)")
-    text += "\n\nclass Service:\n    def model_for(self, req): return 'x'\n"
+    text = text.replace("chunks(svc, req, ids)", "chunks(s, asked, ids)").replace(
+        ": svc.model}", ": s.model_for(asked)}"
+    )
     made = patch(text.encode()).data.decode()
     assert "openai_error_chunk(service, req)" in made  # in _sse_error, whose parameter is req
     assert "self._sse_error(err, body)" in made
@@ -97,8 +99,8 @@ def test_a_handler_that_holds_its_service_is_asked_for_it() -> None:
     assert "openai_error_chunk(self.svc, req)" in patch(local.encode()).data.decode()
 
 
-def test_a_stream_without_a_loop_over_a_name_is_patched_and_said() -> None:
-    text = THREE.source.replace("for c in chunks:", "for c in list(chunks):")
+def test_a_stream_without_a_loop_that_writes_is_patched_and_said() -> None:
+    text = THREE.source.replace("for c in chunks:", "while (c := next(chunks)):")
     made = patch(text.encode())
     assert "self._sse_error(err, req)" in made.data.decode()
     assert WATCHED not in made.data.decode()
