@@ -22,7 +22,7 @@ from tools.conform_checks.hand import EngineProcess, Hand, commanded
 from tools.conform_checks.score import Score, judge_all, junit, pairs, read_score
 from tools.conform_checks.table import CHECKS, chosen
 from tools.probe.asking import first_model
-from tools.probe.exits import LIE, TRUTHFUL
+from tools.probe.exits import LIE, TRUTHFUL, CouldNotRun
 from tools.probe.options import add_reports, add_server, parser, target_of
 from tools.probe.report import Parser, Reporter, run_checker
 from tools.probe.secret import Secret
@@ -66,6 +66,9 @@ def _bench(args: argparse.Namespace, secret: Secret) -> Bench:
 
 def _check(args: argparse.Namespace, reporter: Reporter) -> int:
     cells = chosen(_words(args.only), _words(args.skip))
+    for path in (args.json, args.junit):
+        if path is not None:
+            _need_folder(path)
     bench = _bench(args, reporter.secret)
     with reporter.progress() as progress:
         task = progress.add_task("looking", total=len(cells) + 1)
@@ -83,6 +86,14 @@ def _check(args: argparse.Namespace, reporter: Reporter) -> int:
     return score.status
 
 
+def _need_folder(path: Path) -> None:
+    """Before minutes of work. Raises: CouldNotRun."""
+    if path.is_dir():
+        raise CouldNotRun(f"{path} cannot be written: it is a folder; name a file")
+    if not path.parent.is_dir():
+        raise CouldNotRun(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+
+
 def _show(score: Score, reporter: Reporter, *, markdown: bool, everything: bool) -> None:
     if markdown:
         reporter.say(boards.score_markdown(score))
@@ -94,7 +105,7 @@ def _show(score: Score, reporter: Reporter, *, markdown: bool, everything: bool)
         reporter.show(boards.failed_table(score, reporter))
     for line in boards.reasons(score):
         reporter.say(line, style="dim")
-    reporter.say(boards.summary(score), style="red" if score.status == LIE else "green")
+    reporter.say(boards.summary(score), style="green" if score.status == TRUTHFUL else "red")
 
 
 def _list(args: argparse.Namespace, reporter: Reporter) -> int:
@@ -112,13 +123,18 @@ def _compare(args: argparse.Namespace, reporter: Reporter) -> int:
     found = pairs(first, second)
     differing = [pair for pair in found if pair.differs]
     alone = f"{sum(pair.one_sided for pair in found)} were judged at one of them alone"
+    stopped = [f"{each.server} was stopped before {each.left} more" for each in (first, second) if each.left]
     if args.markdown:
         reporter.say(boards.compared_markdown(first, second, differing))
         reporter.say(f"{alone}.")
+        for line in stopped:
+            reporter.say(f"\n{line}.")
     else:
         reporter.show(boards.compared_table(first, second, reporter))
         reporter.show(boards.differences_table(differing, reporter))
         reporter.say(alone)
+        for line in stopped:
+            reporter.say(line, style="red")
     return LIE if any(pair.worse for pair in found) else TRUTHFUL
 
 

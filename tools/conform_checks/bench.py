@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
@@ -12,16 +13,22 @@ from tools.conform_checks.hand import Hand
 from tools.conform_checks.occasions import SAMPLES, Name, has, limit_of, request_body
 from tools.conform_checks.reading import BodyAnswer, read_body
 from tools.conform_checks.talk import Talk
+from tools.probe.answer import BodyEnd
 from tools.probe.asking import adapted
 from tools.probe.target import APIS, Api, Target
 from tools.probe.values import Json, as_text, at
 
 T = TypeVar("T")
 NOT_THERE = (404, 405, 501)
+KEYLESS = (401, 403)
+BUSY = 429
 ADAPTABLE = (400, 422)
 MOST_ADAPTED = 4
 REST_S = 60.0
 """How long something of before may still run."""
+BUSY_STEP_S = 1.0
+"""A server that is full is asked again after so long, or when it says, but not later than after `REST_S`."""
+_LEAST_STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ class Bench:
     # --- which APIs there are -----------------------------------------------------------------------
 
     def require(self, api: Api) -> None:
-        """Raises: NotThere: the server does not have this API."""
+        """Raises: NotThere: the server does not have this API. NotSeen: it answers no plain request."""
         self.once(("there", api), lambda: self._look(api))
 
     def _look(self, api: Api) -> None:
@@ -83,21 +90,35 @@ class Bench:
         named = as_text(at(talk.value, "error", "code")) or ""
         if talk.status in NOT_THERE and "model" not in named:
             raise NotThere(f"{api}: {talk.about()}")
+        if talk.status in KEYLESS:
+            raise NotSeen(f"{api}: {talk.about()}; give the server's key with --api-key")
+        if _hung(talk):
+            raise NotSeen(f"{api}: {talk.about()}; --patience-s N waits longer")
+        if not (_answered(talk) or _answered(self.asked(api, "short", stream=False))):
+            raise NotSeen(f"{api}: a plain request is not answered: {talk.about()}")
+
+    def hangs(self, api: Api) -> bool:
+        """Whether a plain request had no answer for as long as we wait."""
+        return _hung(self._short(api))
 
     def _short(self, api: Api) -> Talk:
         return self.once(("asked", api, "short", True), lambda: self.start(api, "short").join())
 
     def apis(self) -> list[Api]:
-        """Those that are there. Raises: NotThere: none is."""
+        """Those that answer. Raises: NotThere: the server has none. NotSeen: it answers in none."""
         found: list[Api] = []
+        silent: NotSeen | None = None
         for api in APIS:
             try:
                 self.require(api)
             except NotThere:
                 continue
+            except NotSeen as why:
+                silent = silent or why
+                continue
             found.append(api)
         if not found:
-            raise NotThere("the server has none of the APIs")
+            raise silent or NotThere("the server has none of the APIs")
         return found
 
     # --- answers ------------------------------------------------------------------------------------
@@ -115,8 +136,7 @@ class Bench:
     def _adapted(self, api: Api, asked: Json, name: str, limit: int) -> Talk:
         """Without the fields that this server refuses and that can be done without."""
         for _ in range(MOST_ADAPTED):
-            talk = self.send(api, asked, name=name, limit=limit)
-            talk.wait(lambda each: each.status != 0, self.settings.patience_s)
+            talk = self._let_in(api, asked, name, limit)
             if talk.status not in ADAPTABLE:
                 return talk
             talk.join()
@@ -124,7 +144,23 @@ class Bench:
             if fewer is None:
                 return talk
             asked = fewer
-        return self.send(api, asked, name=name, limit=limit)
+        return self._let_in(api, asked, name, limit)
+
+    def _let_in(self, api: Api, asked: Json, name: str, limit: int) -> Talk:
+        """The answer, whose head has come. A server that is full, with what was left a moment ago or by others, is
+        asked again; one that stays full is not waited for a second time."""
+        begun = time.perf_counter()
+        while True:
+            talk = self.send(api, asked, name=name, limit=limit)
+            talk.wait(lambda each: each.status != 0, self.settings.patience_s)
+            if talk.status != BUSY or "full" in self._kept:
+                return talk
+            left_s = REST_S - (time.perf_counter() - begun)
+            if left_s <= 0:
+                self._kept["full"] = True
+                return talk
+            talk.join()
+            time.sleep(min(left_s, _retry_after_s(talk)))
 
     def send(
         self, api: Api, body: Json | bytes, *, name: str = "", limit: int | None = None, headers: Mapping[str, str] = {}
@@ -203,6 +239,20 @@ class Bench:
         if self.gauge.wait(lambda load: not load.running and not load.waiting, rest_s) is None:
             self._kept["busy"] = True
             raise NotSeen("the server is never at rest: others use it, or something of before still runs")
+
+
+def _answered(talk: Talk) -> bool:
+    """It is a stream or a JSON body, whatever it says."""
+    return talk.status == 200 and (talk.is_stream or bool(talk.value))
+
+
+def _hung(talk: Talk) -> bool:
+    return not talk.status and talk.reader.end is BodyEnd.SILENT
+
+
+def _retry_after_s(talk: Talk) -> float:
+    told = (talk.head.get("retry-after") if talk.head is not None else None) or ""
+    return max(float(told), _LEAST_STEP_S) if told.strip().isdecimal() else BUSY_STEP_S
 
 
 def over(

@@ -93,7 +93,8 @@ def summary(score: Score) -> str:
     counts = score.counts()
     lies = sum(cell.untrue for cell in score.cells)
     text = f"{counts['passed']} passed, {lies} not true, {counts['failed'] - lies} risks"
-    return f"{text}, {counts['not seen']} not seen, {counts['not there']} not there"
+    text += f", {counts['not seen']} not seen, {counts['not there']} not there"
+    return f"{text}; stopped before {score.left} more" if score.left else text
 
 
 # --- Markdown ---------------------------------------------------------------------------------------

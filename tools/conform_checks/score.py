@@ -13,7 +13,8 @@ from tools.conform_checks.check import RESULTS, SCOPES, Cell, Check, NotSeen, No
 from tools.conform_checks.table import CHECKS, Chosen
 from tools.probe.exits import COULD_NOT_RUN, LIE, TRUTHFUL, CouldNotRun
 from tools.probe.report import JUnitCase
-from tools.probe.values import Json, as_list, as_object, as_text, parsed
+from tools.probe.target import APIS
+from tools.probe.values import Json, as_int, as_list, as_object, as_text, parsed
 
 FORMAT = 1
 """Of the JSON file."""
@@ -21,11 +22,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`server`: its URL, or a name for it."""
+    """`server`: its URL, or a name for it. `left`: how many cells were not judged, because somebody stopped it."""
 
     server: str
     model: str
     cells: tuple[Cell, ...]
+    left: int = 0
 
     def counts(self) -> Counter[Result]:
         return Counter(cell.result for cell in self.cells)
@@ -39,7 +41,7 @@ class Score:
         if any(cell.untrue for cell in self.cells):
             return LIE
         counts = self.counts()
-        return TRUTHFUL if counts["passed"] + counts["failed"] else COULD_NOT_RUN
+        return TRUTHFUL if counts["passed"] + counts["failed"] and not self.left else COULD_NOT_RUN
 
     def as_json(self) -> Json:
         return {
@@ -47,6 +49,7 @@ class Score:
             "server": self.server,
             "model": self.model,
             "counts": {result: self.counts()[result] for result in RESULTS},
+            "left": self.left,
             "checks": [
                 {
                     "id": cell.check.id,
@@ -65,19 +68,47 @@ class Score:
 
 
 def judge_all(bench: Bench, cells: Chosen, each: Callable[[Check, Scope], object], name: str) -> Score:
-    """Blocks: minutes on a slow server. `each` is told what is judged next.
+    """Blocks: minutes on a slow server. `each` is told what is judged next. Ctrl-C ends it: what was judged until then
+    is the score, and `left` says how many were not.
 
-    Raises: CouldNotRun: the server cannot be reached, or has none of the APIs.
+    Raises: CouldNotRun: the server cannot be reached, or answers in none of the APIs. KeyboardInterrupt: before the
+    first result.
     """
-    try:
-        bench.apis()
-    except NotThere as why:
-        raise CouldNotRun(f"{bench.target.shown}: {why}; is this the base URL?") from None
+    _need_answers(bench, {scope for _, scope in cells})
     made: list[Cell] = []
-    for check, scope in cells:
-        each(check, scope)
-        made.append(judge(bench, check, scope))
-    return Score(name, bench.model, tuple(made))
+    try:
+        for check, scope in cells:
+            each(check, scope)
+            made.append(judge(bench, check, scope))
+    except KeyboardInterrupt:
+        if not made:
+            raise
+    return Score(name, bench.model, tuple(made), len(cells) - len(made))
+
+
+def _need_answers(bench: Bench, scopes: set[Scope]) -> None:
+    """Without one plain answer nothing can be judged: every refusal would look like a fault.
+
+    Raises: CouldNotRun.
+    """
+    silent: NotSeen | None = None
+    for api in APIS:
+        if api not in scopes and "server" not in scopes:
+            continue
+        try:
+            bench.require(api)
+        except NotThere:
+            continue
+        except NotSeen as why:
+            silent = silent or why
+            if bench.hangs(api):
+                break  # it would take as long again for each API
+        else:
+            return
+    if silent is not None:
+        raise CouldNotRun(f"{bench.target.shown}: {silent}")
+    told = "none of the APIs" if "server" in scopes else f"no API of these: {', '.join(sorted(scopes))}"
+    raise CouldNotRun(f"{bench.target.shown}: the server has {told}; is this the base URL?")
 
 
 def judge(bench: Bench, check: Check, scope: Scope) -> Cell:
@@ -133,7 +164,8 @@ def read_score(path: Path) -> Score:
         raise CouldNotRun(f"{path} is no score of this conform: format {value.get('format')!r}, not {FORMAT}")
     known = {check.id: check for check in CHECKS}
     cells = [cell for each in as_list(value.get("checks")) if (cell := _cell(as_object(each), known)) is not None]
-    return Score(as_text(value.get("server")) or path.name, as_text(value.get("model")) or "", tuple(cells))
+    named = as_text(value.get("server")) or path.name
+    return Score(named, as_text(value.get("model")) or "", tuple(cells), as_int(value.get("left")) or 0)
 
 
 def _cell(value: Json, known: dict[str, Check]) -> Cell | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from tools.probe.answer import AnswerReader, Head, Piece
+from tools.probe.answer import AnswerReader, BodyEnd, Head, Piece
 from tools.probe.coding import Decoder
 from tools.probe.connection import Connection
 from tools.probe.sse import SseComment, SseEvent, SseReader
@@ -207,10 +207,18 @@ class Talk:
                 return finding.text
         return None
 
+    def _how_ended(self) -> str:
+        end = self.reader.end
+        if end is None:
+            return "none yet"
+        return self.reader.end_note if end is BodyEnd.SILENT else HOW_ENDED[end]
+
     def about(self) -> str:
         """The answer in a few words, for people."""
         if not self.status:
-            return f"no answer ({HOW_ENDED[self.reader.end] if self.reader.end else 'none yet'})"
+            return f"no answer ({self._how_ended()})"
+        if 300 <= self.status < 400 and self.head is not None:
+            return f"status {self.status}, which leads to {shown(self.head.get('location'))}; give that URL"
         return f"status {self.status}: {shown(bytes(self.raw[:300]).decode(errors='replace'), 160)}"
 
 

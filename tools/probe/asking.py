@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from tools.probe.connection import fetch
+from tools.probe.answer import BodyEnd
+from tools.probe.connection import Answer, fetch
 from tools.probe.exits import CouldNotRun
 from tools.probe.target import Api, Target
+from tools.probe.telling import HOW_ENDED
 from tools.probe.values import Json, as_list, as_text, at, parsed, shown
 
 LONG_PROMPT = (
@@ -97,10 +99,22 @@ def first_model(target: Target, *, silence_s: float = 30.0, verify: bool = True)
         models = []
     name = as_text(at(models, 0, "id"))
     if name is None:
-        got = f"status {answer.status}" if answer.status else f"no answer ({answer.reader.end})"
-        why = f"{target.shown}/models lists no model ({got}: {shown(answer.body[:200])}); name one with --model"
-        raise CouldNotRun(why)
+        raise CouldNotRun(f"{target.shown}/models {_without_models(answer)}")
     return name
+
+
+def _without_models(answer: Answer) -> str:
+    """Why there is no model, and what to do."""
+    head, said = answer.reader.head, shown(answer.body[:200].decode(errors="replace"))
+    if head is None:
+        end = answer.reader.end or BodyEnd.NO_ANSWER
+        how = answer.reader.end_note if end is BodyEnd.SILENT else HOW_ENDED[end]
+        return f"gives no answer ({how}); is it a server of this kind, and is its model loaded?"
+    if head.status in (401, 403):
+        return f"answers with status {head.status}: {said}; give the server's key with --api-key"
+    if 300 <= head.status < 400:
+        return f"answers with status {head.status}, which leads to {shown(head.get('location'))}; give that URL"
+    return f"lists no model (status {head.status}: {said}); name one with --model"
 
 
 def adapted(body: Json, refusal: str) -> Json | None:

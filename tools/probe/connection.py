@@ -59,6 +59,9 @@ class Connection:
         except ssl.SSLCertVerificationError as error:
             why = f"the certificate of {target.shown} is not trusted: {error.verify_message}; --insecure takes it"
             raise CouldNotRun(why) from None
+        except ssl.SSLError as error:
+            why = f"{target.shown} does not speak TLS as we do: {error.reason}; if it speaks none, use http://"
+            raise CouldNotRun(why) from None
         except (OSError, UnicodeError) as error:
             why = f"{target.shown} cannot be reached: {error}; is the server running, and the port right?"
             raise CouldNotRun(why) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,15 +53,14 @@ def refusing(ask: object, reply: object) -> bool:
     return getattr(ask, "method", "") == "POST"
 
 
-def test_server_that_answers_nothing_was_not_judged() -> None:
-    broken = Lie("", engine={"slots": 0, "queue_max": 0}, reply=instead(refusing, 500, {"error": {"message": "no"}}))
-    with bench_of(broken) as bench:
-        made = judge_all(
-            bench, chosen(["endings", "grammar", "usage", "tools"], []), lambda check, scope: None, "broken"
-        )
-    assert {cell.result for cell in made.cells} == {"not seen"}
-    assert made.status == COULD_NOT_RUN
-    assert all("status 500" in cell.text for cell in made.cells)
+def test_server_that_gave_no_occasion_could_not_be_checked() -> None:
+    assert score(("lie", "not seen"), ("breach", "not there")).status == COULD_NOT_RUN
+    assert Score("s", "m", ()).status == COULD_NOT_RUN
+
+
+def test_score_that_was_stopped_is_not_truthful() -> None:
+    assert replace(score(("lie", "passed")), left=3).status == COULD_NOT_RUN
+    assert replace(score(("lie", "failed")), left=3).status == LIE
 
 
 def test_server_without_any_api_could_not_be_checked() -> None:
