@@ -20,6 +20,7 @@ from typing import cast
 BACKUP = ".strata-patch"
 MANIFEST = "manifest.json"
 GIT_TIMEOUT_S = 60.0
+GIT_ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
 class Refused(Exception):
@@ -167,7 +168,13 @@ def refuse_uncommitted(root: Path, names: Sequence[str]) -> None:
 def _git(*arguments: str) -> bytes:
     try:
         done = subprocess.run(
-            ["git", *arguments], capture_output=True, stdin=subprocess.DEVNULL, timeout=GIT_TIMEOUT_S, check=False
+            ["git", *arguments],
+            # within a hook they name the repository that the hook is of
+            env={name: value for name, value in os.environ.items() if name not in GIT_ELSEWHERE},
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Refused(f"git cannot say whether the files are committed ({error}); --force goes on without it") from None

@@ -78,7 +78,7 @@ def _patch(root: Path, *, apply: bool, force: bool) -> int:
         print("nothing to do")
         return NOTHING
     if not apply:
-        sys.stdout.writelines(_diff(changes))
+        _show(b"".join(_diff(changes)))
         return WOULD_CHANGE
     if not force:
         checkout.refuse_uncommitted(root, [change.name for change in changes])
@@ -87,11 +87,27 @@ def _patch(root: Path, *, apply: bool, force: bool) -> int:
     return NOTHING
 
 
-def _diff(changes: Iterable[Change]) -> Iterable[str]:
+def _diff(changes: Iterable[Change]) -> Iterable[bytes]:
+    """As `git apply` takes it, byte for byte."""
     for change in changes:
-        before, after = (data.decode("utf-8", "backslashreplace").split("\n") for data in (change.before, change.after))
-        for line in difflib.unified_diff(before, after, f"a/{change.name}", f"b/{change.name}", lineterm=""):
-            yield line.rstrip("\r") + "\n"
+        before, after = (_lines(data) for data in (change.before, change.after))
+        names = (f"a/{change.name}".encode(), f"b/{change.name}".encode())
+        for line in difflib.diff_bytes(difflib.unified_diff, before, after, *names):
+            yield line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Only a line feed ends a line here, as in git."""
+    return [line + b"\n" for line in data.split(b"\n")[:-1]] + ([last] if (last := data.split(b"\n")[-1]) else [])
+
+
+def _show(diff: bytes) -> None:
+    """On a console as text that it can have; into a file or pipe as it is."""
+    if sys.stdout.isatty():
+        sys.stdout.write(diff.decode("utf-8", "backslashreplace").replace("\r\n", "\n"))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(diff)
 
 
 def _fail(status: int, text: str) -> int:

@@ -163,6 +163,18 @@ def test_a_folder_below_a_repository_is_looked_at_too(committed: Path) -> None:
     assert "server.py" in refused(lambda: checkout.refuse_uncommitted(committed / "serve", ["server.py"]))
 
 
+def test_in_a_hook_of_another_repository_the_checkouts_own_is_asked(
+    committed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    git(tmp_path / "other", "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
+    checkout.refuse_uncommitted(committed, NAMES)
+    (committed / NAMES[0]).write_bytes(b"mine")
+    assert "server.py" in refused(lambda: checkout.refuse_uncommitted(committed, NAMES))
+
+
 def test_no_repository_is_not_refused(root: Path) -> None:
     checkout.refuse_uncommitted(root, NAMES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from tests.unit.tools.strata_patch.shapes import DIED, SHAPES, Shape, excepts
 from tests.unit.tools.strata_patch.test_recovery_test import HEAD, LINE, ONE_LINE, TAIL
+from tools.strata_patch.command import main
 
 ROOT = Path(__file__).resolve().parents[4]
 FOUR = SHAPES[1]
@@ -63,6 +65,43 @@ def test_check_shows_the_change_apply_makes_it_once_and_revert_undoes_it(tree: P
     assert run(tree, "--revert").returncode == 0
     assert files(tree) == before
     assert run(tree, "--revert").returncode == 3
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", ["", "\n", "\n\n"])
+@pytest.mark.parametrize("code", ["utf-8", "cp949"])
+def test_what_check_prints_is_a_diff_that_git_applies(tree: Path, ending: str, last: str, code: str) -> None:
+    head = "# coding: cp949\n# 서버\f\n" if code == "cp949" else "# 서버 €\f\n"
+    server, test = tree / "serve" / "server.py", tree / "serve" / "test_fatal_recovery.py"
+    server.write_bytes((head + FOUR.source).replace("\n", ending).encode(code))
+    test.write_bytes((HEAD + ONE_LINE.rstrip("\n") + last).replace("\n", ending).encode())
+    checked = run(tree, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert checked.stderr == b""
+    (tree / "made.diff").write_bytes(checked.stdout)
+    before = files(tree)
+    applied = subprocess.run(["git", "apply", "-p1", "made.diff"], cwd=tree, capture_output=True, timeout=60)
+    assert (applied.returncode, applied.stderr) == (0, b"")
+    made = files(tree)
+    for name, data in before.items():
+        (tree / "serve" / name).write_bytes(data)
+    assert run(tree, "--apply").returncode == 0
+    assert files(tree) == made
+
+
+@pytest.mark.parametrize("code", ["ascii", "cp949", "cp1252"])
+def test_a_console_gets_the_diff_as_text_that_it_can_have(
+    code: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = tree / "serve" / "server.py"
+    server.write_bytes(server.read_bytes().replace(b"# in mid-stream", "# 서버 €😀".encode()).replace(b"\n", b"\r\n"))
+    console = io.TextIOWrapper(io.BytesIO(), encoding=code, newline="\n")
+    console.isatty = lambda: True  # type: ignore[method-assign]  # a console
+    monkeypatch.setattr(sys, "stdout", console)
+    assert main([str(tree)]) == 1
+    console.flush()
+    said = console.buffer.getvalue().decode(code)  # type: ignore[attr-defined]  # the bytes above
+    assert "+                self._sse_error(err, req)   # and over\n" in said
+    assert "\r" not in said
 
 
 def test_a_file_that_is_not_understood_is_left_alone(tree: Path) -> None:
