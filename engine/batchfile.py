@@ -7,8 +7,10 @@ file beside it, the sidecar, which holds paths, arguments, folder and environmen
 written so is refused with the character and the reason; nothing is replaced.
 
 It does not protect what a caller of the batch file adds to its command line: cmd reads `"`, `%NAME%` and, outside of
-quotes, `& | < > ^` in it (`batch_command` quotes what can be quoted). Ending the process of a batch file ends cmd, not
-the program. Where an argument list can be given, give one: the program's own, or `Launcher.argv`, which leaves cmd out.
+quotes, `& | < > ^` in it (`batch_command` quotes what can be quoted). Started in quotes by its bare name, through PATH,
+a batch file does not find its sidecar: cmd tells it the caller's folder as its own. Ending the process of a batch file
+ends cmd, not the program. Where an argument list can be given, give one: the program's own, or `Launcher.argv`, which
+leaves cmd out.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict, Unpack, cast
 
-from engine.windows_paths import LauncherError, cmd_path, cut, fold, named_char, plain, relative, windows_path
+from engine.windows_paths import LauncherError, cmd_path, cut, device, fold, named_char, plain, relative, windows_path
 
 Route: TypeAlias = Literal["python-env", "ascii", "relative", "variable", "short", "chcp"]
 
@@ -180,17 +182,24 @@ def write_launcher(
 
     Raises: LauncherError; OSError: a file cannot be written.
     """
+    launcher = _rendered(bat, script, args, into, options)
+    if into is None and not _ON_WINDOWS:
+        raise LauncherError("not-windows", f"bat: {cut(bat)} is no path of this system; name a folder to write into")
+    _write(launcher, _target(bat, into))
+    return launcher
+
+
+def _rendered(bat: str, script: str, args: Sequence[str], into: Path | None, options: Options) -> Launcher:
     if into is None:
         options.setdefault("short_path", short_path_of)
     else:
         options.setdefault("environ", {})
-    launcher = render_launcher(bat, script, args, **options)
-    if into is None and not _ON_WINDOWS:
-        raise LauncherError("not-windows", f"bat: {cut(bat)} is no path of this system; name a folder to write into")
-    target = _target(bat, into)
+    return render_launcher(bat, script, args, **options)
+
+
+def _write(launcher: Launcher, target: Path) -> None:
     target.with_name(launcher.sidecar_name).write_bytes(launcher.sidecar)
     target.write_bytes(launcher.bat)
-    return launcher
 
 
 def _target(bat: str, into: Path | None) -> Path:
@@ -226,7 +235,7 @@ def batch_command(bat: str, args: Sequence[str] = ()) -> str:
     """The command line, for `subprocess.Popen` as one string, that starts a batch file with exactly these arguments:
     a list would leave `&` and the like unquoted, and cmd would run what follows.
 
-    Raises: LauncherError: an argument that cmd changes although it is quoted.
+    Raises: LauncherError: an argument that cmd changes although it is quoted; too many for one line.
     """
     words = [bat, *args]
     advice = "use Launcher.argv, which leaves cmd out"
@@ -240,7 +249,12 @@ def batch_command(bat: str, args: Sequence[str] = ()) -> str:
     if sum(word.count("%") for word in words) > 1:
         raise LauncherError("unsafe-arg", f"args: two '%'; cmd expands what is between them, quoted or not; {advice}")
     # a backslash before the closing quote would quote it for the program
-    return " ".join(f'"{word}{(len(word) - len(word.rstrip(_BACKSLASH))) * _BACKSLASH}"' for word in words)
+    line = " ".join(f'"{word}{(len(word) - len(word.rstrip(_BACKSLASH))) * _BACKSLASH}"' for word in words)
+    if len(line) > LINE_CHARS:
+        raise LauncherError(
+            "too-long", f"args: they make a line of {len(line)} characters; cmd can read {LINE_CHARS}; {advice}"
+        )
+    return line
 
 
 # --- how Python is named -----------------------------------------------------------------------------
@@ -315,6 +329,8 @@ def _chcp_lines(python: str) -> list[str]:
 def _check_batch(batch: str) -> None:
     if not batch.lower().endswith(BATCH_SUFFIXES):
         raise LauncherError("bad-path", f"bat: {cut(batch)} does not end in .bat or .cmd; Windows would not run it")
+    if named := device(ntpath.basename(batch)):
+        raise LauncherError("bad-path", f"bat: {cut(batch)} is the device {named} for Windows; give it another name")
     if batch.count("%") > 1:
         advice = "cmd takes what is between them for a variable, quoted or not; use a path without"
         raise LauncherError("unsafe-batch-path", f"bat: {cut(batch)} has two '%'; {advice}")
@@ -334,7 +350,10 @@ def _check_program(program: str, args: Sequence[str]) -> None:
 
 
 def _check_changes(env: Mapping[str, str | None]) -> None:
+    seen: dict[str, str] = {}
     for name, value in env.items():
+        if (other := seen.setdefault(name.upper(), name)) != name:
+            raise LauncherError("bad-env", f"env: {cut(other)} and {cut(name)} are one variable on Windows; give one")
         if not name or "=" in name or "\0" in name:
             raise LauncherError("bad-env", f"env: {cut(name)} is no variable's name; give one without '=' and NUL")
         if value is not None and "\0" in value:
@@ -346,6 +365,13 @@ def _check_options(options: Sequence[str]) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_=.,:-]+", option, re.ASCII):
             advice = "is more than ASCII letters, digits and '_=.,:-'; set it in the script"
             raise LauncherError("bad-option", f"python_args: {cut(option)} {advice}")
+    words = iter(options)
+    for word in words:
+        if word in ("-X", "-W", "--check-hash-based-pycs"):
+            next(words, None)
+        elif not re.fullmatch(r"-[XW].+|-[bBdEiIOPqRsStuvx]+", word):
+            advice = "is no option before a script; Python would not start the one that is given"
+            raise LauncherError("bad-option", f"python_args: {cut(word)} {advice}")
 
 
 def _check_lines(lines: Sequence[str]) -> None:
@@ -380,7 +406,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("bat", metavar="BAT", help="the batch file to write (.bat or .cmd)")
     parser.add_argument("script", metavar="SCRIPT", help="a Python file (.py, .pyw, .pyz), or a program")
     parser.add_argument("args", metavar="ARG", nargs=argparse.REMAINDER, help="its first arguments, dashes and all")
-    parser.add_argument("--python", metavar="FILE", default=sys.executable, help="the Python to start (default: this)")
+    parser.add_argument("--python", metavar="FILE", help="the Python to start (default: this one)")
     parser.add_argument(
         "--python-arg", metavar="OPTION", action="append", default=[], help="one for Python: --python-arg=-I"
     )
@@ -392,7 +418,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-forward", action="store_true", help="take no arguments of the batch file")
     parser.add_argument("--allow-chcp", action="store_true", help="if nothing else helps, switch the console to UTF-8")
     parser.add_argument(
-        "--into", metavar="FOLDER", type=_folder, help="write here; all paths are those of another machine"
+        "--into",
+        metavar="FOLDER",
+        type=_folder,
+        help="write here; all paths, --python too, are those of another machine",
     )
     parser.add_argument("--force", action="store_true", help="replace a batch file that is there")
     return parser
@@ -416,27 +445,38 @@ def _change(text: str) -> tuple[str, str | None]:
 def _made(options: argparse.Namespace) -> list[str]:
     """Write the files; the lines to tell."""
     into = cast("Path | None", options.into)
-    local = os.path.abspath if into is None and _ON_WINDOWS else str
-    bat = local(options.bat)
+    if into is None and not _ON_WINDOWS:
+        raise LauncherError(
+            "not-windows", "bat: this is no Windows; for another machine give --into FOLDER and --python"
+        )
+    if into is not None and options.python is None:
+        raise LauncherError("bad-path", "python: this one is not on the machine that the files are for; give --python")
+    local = os.path.abspath if into is None else str
+    bat, script, python = local(options.bat), local(options.script), local(options.python or sys.executable)
+    cwd = None if options.cwd is None else local(options.cwd)
+    made: Options = {
+        "python": python,
+        "python_args": options.python_arg,
+        "python_env": options.python_env,
+        "cwd": cwd,
+        "env": dict(map(_change, options.env)),
+        "forward_args": not options.no_forward,
+        "allow_chcp": options.allow_chcp,
+    }
+    launcher = _rendered(bat, script, options.args, into, made)
     target = _target(bat, into)
-    if target.exists() and not options.force:
-        raise LauncherError("bad-path", f"bat: {cut(str(target))} is there already; --force replaces it")
-    launcher = write_launcher(
-        bat,
-        local(options.script),
-        options.args,
-        into=into,
-        python=local(options.python),
-        python_args=options.python_arg,
-        python_env=options.python_env,
-        cwd=None if options.cwd is None else local(options.cwd),
-        env=dict(map(_change, options.env)),
-        forward_args=not options.no_forward,
-        allow_chcp=options.allow_chcp,
-    )
+    files = (target, target.with_name(launcher.sidecar_name))
+    for path in files:  # the sidecar of another batch file, .cmd instead of .bat, would be the same
+        if path.exists() and not options.force:
+            raise LauncherError("bad-path", f"bat: {cut(path.name)} is there already; --force replaces it")
+    if into is None:
+        for field, place in (("script", script), ("python", python), ("cwd", cwd)):
+            if place is not None and not Path(place).exists():
+                sys.stderr.write(f"warning: {field}: {cut(place)} is not there\n")
+    _write(launcher, target)
     for warning in launcher.warnings:
         sys.stderr.write(f"warning: {warning}\n")
-    return [_utf8(str(path)) for path in (target, target.with_name(launcher.sidecar_name))]
+    return [_utf8(str(path)) for path in files]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

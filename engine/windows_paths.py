@@ -93,6 +93,12 @@ def relative(path: str, folder: str) -> str | None:
     return "\\".join([".."] * (len(start) - same) + to[same:])
 
 
+def device(name: str) -> str:
+    """The device that Windows takes a file name for, whatever its folder and suffix; "" if it is none."""
+    stem = re.split(r"[.:]", name, maxsplit=1)[0].rstrip(" ").upper()
+    return stem if re.fullmatch(r"CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[1-9\u00b9\u00b2\u00b3]", stem) else ""
+
+
 def _whole(drive: str) -> bool:
     return re.fullmatch(r"[A-Za-z]:|\\\\[^\\]+\\[^\\]+", drive) is not None
 

@@ -213,7 +213,24 @@ def _(place: Place) -> None:
         check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     equal(made.returncode, 0, f"exit code; it said {made.stdout!r:.300}")
+    equal(b"warning" in made.stdout, False, f"it said {made.stdout!r:.300}")
     place.arrived(place.run(batch_command(str(place.odd / "시작.bat"), ["ş"])), ["--x", "é", "ş"])
+
+
+@case("by hand with a path that is not there")
+def _(place: Place) -> None:
+    """It is written all the same, and said."""
+    made = subprocess.run(
+        [sys.executable, "-m", "engine.batchfile", "--cwd", "none", "new.bat", "실행.py"], cwd=place.odd,
+        capture_output=True, stdin=subprocess.DEVNULL, timeout=DEADLINE_S, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    equal(
+        (made.returncode, (place.odd / "new.bat").exists()), (0, True), f"exit code, file; it said {made.stderr!r:.300}"
+    )
+    lines = made.stderr.decode("utf-8").splitlines()
+    equal([line.split(": '")[0] for line in lines], ["warning: script", "warning: cwd"], "warnings")
+    equal(all(line.endswith(" is not there") for line in lines), True, f"{lines!r}")
 
 
 @case("an engine in a batch file")

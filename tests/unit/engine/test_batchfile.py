@@ -242,6 +242,9 @@ def test_every_path_is_checked(field: str, path: str, reason: str) -> None:
         ({"python_env": ""}, "bad-env", "python_env: '' is not a name"),
         ({"env": {"A=B": "x"}}, "bad-env", "env: 'A=B' is no variable's name"),
         ({"env": {"": "x"}}, "bad-env", "env: '' is no variable's name"),
+        ({"env": {"Path": "x", "A": "y", "PATH": None}}, "bad-env", "env: 'Path' and 'PATH' are one variable"),
+        ({"bat": "C:\\a\\con.bat"}, "bad-path", "bat: 'C:\\\\a\\\\con.bat' is the device CON for Windows"),
+        ({"python_args": ["-I", "run.py"]}, "bad-option", "python_args: 'run.py' is no option before a script"),
         ({"env": {"A": "x\0"}}, "bad-env", "env['A']: 'x\\x00' has the character '\\x00'"),
     ],
 )  # fmt: skip
@@ -253,6 +256,20 @@ def test_what_no_batch_file_can_do_is_refused_with_the_reason(options: dict[str,
 
 def test_arguments_of_a_python_file_may_be_longer_than_a_command() -> None:
     assert isinstance(render(args=["a" * 100_000]), Launcher)
+
+
+@pytest.mark.parametrize("option", ["-c", "-m", "-", "-Ic", "-mIx", "-h", "-V", "--help", "x", "-i,"])
+def test_python_argument_that_would_keep_the_sidecar_from_running_is_refused(option: str) -> None:
+    code, text = refused(python_args=["-I", option])
+    assert code == "bad-option"
+    assert text == (
+        f"python_args: {option!r} is no option before a script; Python would not start the one that is given"
+    )
+
+
+@pytest.mark.parametrize("options", [["-X", "utf8"], ["-Xutf8"], ["-W", "error"], ["-Werror"], ["-IS"], ["-u", "-O"]])
+def test_python_argument_before_a_script_is_taken(options: list[str]) -> None:
+    assert render(python_args=options).argv[1:-1] == options
 
 
 @pytest.mark.parametrize("char", list("&^,;=()"))
@@ -290,3 +307,12 @@ def test_argument_that_cmd_would_change_is_refused(words: list[str], text: str) 
     assert error.value.reason == "unsafe-arg"
     assert text in str(error.value)
     assert "Launcher.argv" in str(error.value)
+
+
+def test_line_that_cmd_cannot_read_is_refused() -> None:
+    batch_command("c.bat", ["a" * 7_900])
+    with pytest.raises(
+        LauncherError, match=r"args: they make a line of 8103 characters; cmd can read 8000; use Laun"
+    ) as e:
+        batch_command("c.bat", ["a" * 8_093])
+    assert e.value.reason == "too-long"

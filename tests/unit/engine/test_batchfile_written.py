@@ -94,6 +94,39 @@ def test_by_hand_what_is_there_is_replaced_only_if_told(tmp_path: Path, capsys: 
     assert capsys.readouterr().err.startswith("warning: bat: 'C:\\\\a&b\\\\start.bat' has & and no space")
 
 
+@pytest.mark.parametrize("other", ["start.cmd", "start.launch.py"])
+def test_by_hand_the_second_file_of_another_batch_file_is_not_replaced(
+    other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`start.bat` and `start.cmd` would have one between them, and the older one start what the newer one does."""
+    words = ["--into", str(tmp_path), "--python", PYTHON]
+    if other.endswith(".cmd"):
+        assert main([*words, f"C:\\a\\{other}", SCRIPT]) == 0
+    else:
+        (tmp_path / other).write_text("# mine\n", encoding="ascii")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    capsys.readouterr()
+    assert main([*words, "C:\\a\\start.bat", "C:\\a\\other.py"]) == 1
+    assert "start.launch.py' is there already; --force replaces it" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert main(["--force", *words, "C:\\a\\start.bat", "C:\\a\\other.py"]) == 0
+
+
+def test_by_hand_for_another_machine_its_python_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--into", str(tmp_path), BAT, SCRIPT]) == 1
+    assert capsys.readouterr().err == (
+        "error: python: this one is not on the machine that the files are for; give --python\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(WINDOWS, reason="this is the system whose path it is")
+def test_by_hand_without_windows_the_options_that_are_needed_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["start.bat", "run.py"], ["--python", PYTHON, BAT, SCRIPT]):
+        assert main(words) == 1
+        assert "this is no Windows; for another machine give --into FOLDER and --python" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
@@ -122,9 +155,10 @@ def test_by_hand_a_console_without_the_characters_is_no_error(console: str, tmp_
     done = by_hand(*options, "C:\\é한я😀.bat", SCRIPT, PYTHONIOENCODING=console)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\\U0001f600.bat" in done.stdout
-    failed = by_hand(*options, "C:\\é한я😀.bat", "é한я😀.py", PYTHONIOENCODING=console)
+    failed = by_hand(*options, "C:\\é한я😀.bat", SCRIPT, PYTHONIOENCODING=console)
     assert failed.returncode == 1
     assert b"is there already" in failed.stderr
+    assert b"\\U0001f600.bat" in failed.stderr
 
 
 def test_by_hand_a_folder_that_is_missing_is_one_line(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.windows_paths import CMD_PATH_CHARS, LauncherError, cmd_path, relative, windows_path
+from engine.windows_paths import CMD_PATH_CHARS, LauncherError, cmd_path, device, relative, windows_path
 
 LONG = "C:\\" + "\\".join(["folder-of-19-letters"] * 20)
 
@@ -95,3 +95,15 @@ def test_path_that_is_too_long_without_the_prefix_is_refused() -> None:
 )
 def test_place_relative_to_a_folder(path: str, folder: str, found: str | None) -> None:
     assert relative(path, folder) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("con.bat", "CON"), ("NUL", "NUL"), ("aux .tar.gz", "AUX"), ("com1.py", "COM1"), ("LPT³.bat", "LPT³"),
+        ("conout$.bat", "CONOUT$"), ("prn:x", "PRN"),
+        ("console.bat", ""), ("com0.bat", ""), ("com10.bat", ""), ("a con.bat", ""), ("", ""), (".bat", ""),
+    ],
+)  # fmt: skip
+def test_name_of_a_device(name: str, found: str) -> None:
+    assert device(name) == found
