@@ -12,6 +12,7 @@ It asks for short answers, some dozens of each API, and sends bad requests. It c
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,11 +72,11 @@ def _check(args: argparse.Namespace, reporter: Reporter) -> int:
             _need_folder(path)
     bench = _bench(args, reporter.secret)
     with reporter.progress() as progress:
-        task = progress.add_task("looking", total=len(cells) + 1)
+        task, begun = progress.add_task("looking", total=len(cells)), itertools.count()
         score = judge_all(
             bench,
             cells,
-            lambda check, scope: progress.update(task, advance=1, description=f"{check.id}/{scope}"),
+            lambda check, scope: progress.update(task, completed=next(begun), description=f"{check.id}/{scope}"),
             args.name or bench.target.shown,
         )
     _show(score, reporter, markdown=args.markdown, everything=args.all)

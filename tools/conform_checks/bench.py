@@ -21,13 +21,15 @@ from tools.probe.values import Json, as_text, at
 T = TypeVar("T")
 NOT_THERE = (404, 405, 501)
 KEYLESS = (401, 403)
-BUSY = 429
+FULL = 429
 ADAPTABLE = (400, 422)
 MOST_ADAPTED = 4
-REST_S = 60.0
+REST_S = 180.0
 """How long something of before may still run."""
-BUSY_STEP_S = 1.0
-"""A server that is full is asked again after so long, or when it says, but not later than after `REST_S`."""
+FULL_S = 60.0
+"""How long a server that is full is asked again."""
+FULL_STEP_S = 1.0
+"""Between two times, where it says no other."""
 _LEAST_STEP_S = 0.1
 
 
@@ -153,9 +155,9 @@ class Bench:
         while True:
             talk = self.send(api, asked, name=name, limit=limit)
             talk.wait(lambda each: each.status != 0, self.settings.patience_s)
-            if talk.status != BUSY or "full" in self._kept:
+            if talk.status != FULL or "full" in self._kept:
                 return talk
-            left_s = REST_S - (time.perf_counter() - begun)
+            left_s = FULL_S - (time.perf_counter() - begun)
             if left_s <= 0:
                 self._kept["full"] = True
                 return talk
@@ -252,7 +254,7 @@ def _hung(talk: Talk) -> bool:
 
 def _retry_after_s(talk: Talk) -> float:
     told = (talk.head.get("retry-after") if talk.head is not None else None) or ""
-    return max(float(told), _LEAST_STEP_S) if told.strip().isdecimal() else BUSY_STEP_S
+    return max(float(told), _LEAST_STEP_S) if told.strip().isdecimal() else FULL_STEP_S
 
 
 def over(

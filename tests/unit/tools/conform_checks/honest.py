@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tests.unit.tools.conform_checks.honest_engine import PACED_FROM, Ask, Engine, Event, Full, Json, Run
+from tests.unit.tools.conform_checks.honest_engine import PACED_FROM, Ask, End, Engine, Event, Full, Json, Run
 from tests.unit.tools.conform_checks.honest_wire import BODIES, MODEL, STREAMS, Frame, error_of, gathered
 from tools.probe.target import APIS, ROUTES, Api
 from tools.probe.values import as_list, as_object, at
@@ -44,7 +44,7 @@ Frames = Iterator[Frame]
 class Lie:
     """`check`: the id of the check that must see it. `apis`: where it is told; None: wherever the check looks.
 
-    `traits` are attributes of `Honest`, `engine` those of its engine.
+    `traits` are attributes of `Honest`, `engine` those of its engine. `says`: what the evidence must say.
     """
 
     check: str
@@ -55,6 +55,7 @@ class Lie:
     traits: Mapping[str, object] = field(default_factory=dict[str, object])
     engine: Mapping[str, object] = field(default_factory=dict[str, object])
     apis: tuple[str, ...] | None = None
+    says: str = ""
 
 
 @dataclass(slots=True)
@@ -93,6 +94,8 @@ class Honest:
     collects_s: float = 0.0
     """A stream is held back until it is whole, and for so long."""
     recovers: bool = True
+    cancels: bool = True
+    """A response whose cancel was asked for stops."""
     kept: dict[str, Kept] = field(default_factory=dict[str, Kept])
     errors: list[str] = field(default_factory=list[str])
     dead: bool = False
@@ -283,6 +286,8 @@ class Serving:
             events = (event for event in events if getattr(event, "kind", "") != "beat")
         if not server.early:
             first = next(event for event in events if getattr(event, "kind", "") != "beat")
+            if isinstance(first, End) and first.outcome == "failed":
+                raise BadAsk(500, first.error, "server_error")
             events = itertools.chain([first], events)
         if ask.stream:
             self._stream_new(events, id_, run)
@@ -315,6 +320,9 @@ class Serving:
         if kept is None:
             raise BadAsk(404, "there is no such response", "not_found")
         if cancel:
+            if not self._server.cancels:
+                self._reply(Reply(200, kept.value | {"status": "cancelled"}))
+                return
             kept.run.cancelled.set()
             with kept.news:
                 kept.news.wait_for(lambda: kept.over, DEADLINE_S)

@@ -85,48 +85,90 @@ ENDINGS = (
     Lie("ends-once", frames=twice(is_end)),
     *(_error_in_mid_answer(api) for api in ("chat", "completions", "responses", "messages")),
     Lie("finish-known", frames=swap(*UNKNOWN)),
-    Lie("finish-known", reply=swap_reply(*UNKNOWN)),
-    Lie("limit-stream", frames=swap(*CUT_IS_WHOLE)),
-    Lie("limit-body", reply=swap_reply(*CUT_IS_WHOLE)),
-    Lie("whole-stream", frames=swap(*WHOLE_IS_CUT)),
-    Lie("whole-body", reply=swap_reply(*WHOLE_IS_CUT)),
-    Lie("stop-string", engine={"obeys_stops": False}),
-    Lie("stop-string", frames=swap(('"stop_sequence"', '"end_turn"')), apis=("messages",)),
-    Lie("cut-json", frames=only(_json_ask, before(closes, _content('"x"]}'))), apis=("chat",)),
+    Lie("finish-known", reply=swap_reply(*UNKNOWN), says=": it ended as"),
+    Lie("limit-stream", frames=swap(*CUT_IS_WHOLE), says="tokens, the limit, and it ended as"),
+    Lie("limit-body", reply=swap_reply(*CUT_IS_WHOLE), says="tokens, the limit, and it ended as"),
+    Lie("whole-stream", frames=swap(*WHOLE_IS_CUT), says="tokens: nothing cut it"),
+    Lie("whole-body", reply=swap_reply(*WHOLE_IS_CUT), says="tokens: nothing cut it"),
+    Lie("stop-string", engine={"obeys_stops": False}, says="the answer has the stop string"),
+    Lie(
+        "stop-string",
+        frames=swap(('"stop_sequence"', '"end_turn"')),
+        apis=("messages",),
+        says="a stop string ended it, and message_delta says",
+    ),
+    Lie(
+        "cut-json",
+        frames=only(_json_ask, before(closes, _content('"x"]}'))),
+        apis=("chat",),
+        says=", and the text is whole JSON all the same: somebody closed its brackets:",
+    ),
     Lie(
         "cut-json",
         frames=only(_json_ask, before(closes, _named("response.output_text.delta", delta='"x"]}'))),
         apis=("responses",),
+        says=", and the text is whole JSON all the same: somebody closed its brackets:",
     ),
-    Lie("cut-json", reply=swap_reply(('\\"three\\", ', '\\"three\\"]}'), (']}\\"four', "")), apis=()),
     Lie("status-agrees", frames=change(of("response.incomplete"), _says_completed)),
-    Lie("status-agrees", reply=swap_reply(('"status": "incomplete", "error"', '"status": "completed", "error"'))),
-    Lie("cut-items", frames=swap(('"assistant", "status": "incomplete"', '"assistant", "status": "completed"'))),
-    Lie("cut-items", reply=swap_reply(('"assistant", "status": "incomplete"', '"assistant", "status": "completed"'))),
+    Lie(
+        "status-agrees",
+        reply=swap_reply(('"status": "incomplete", "error"', '"status": "completed", "error"')),
+        says="completed, with incomplete_details",
+    ),
+    Lie(
+        "cut-items",
+        frames=swap(('"assistant", "status": "incomplete"', '"assistant", "status": "completed"')),
+        says=": the limit cut the",
+    ),
+    Lie(
+        "cut-items",
+        reply=swap_reply(('"assistant", "status": "incomplete"', '"assistant", "status": "completed"')),
+        says=": the limit cut the",
+    ),
 )
 
 GRAMMAR = (
     Lie("first-role", frames=first_dropped),
-    Lie("one-stream", frames=change(having('"Hello"'), lambda value: value.update(id="x"))),
-    Lie("one-stream", frames=change(having('"Hello"'), lambda value: value.update(model="x"))),
-    Lie("choice-form", frames=swap((', "finish_reason": null', ""))),
+    Lie("one-stream", frames=change(having('"Hello"'), lambda value: value.update(id="x")), says=", and later"),
+    Lie("one-stream", frames=change(having('"Hello"'), lambda value: value.update(model="x")), says=", and later"),
+    Lie(
+        "choice-form",
+        frames=swap((', "finish_reason": null', "")),
+        says="a choice without finish_reason, which is null until the end:",
+    ),
     Lie("choice-form", frames=swap(('"finish_reason": null', '"finish_reason": ""'))),
     Lie("body-form", reply=swap_reply(('"model": "m"', '"models": "m"'))),
     Lie("event-lines", frames=unnamed),
-    Lie("response-opening", frames=without(of("response.in_progress"))),
-    Lie("response-opening", frames=change(of("response.completed"), lambda value: value["response"].update(id="new"))),
-    Lie("response-fields", frames=swap(('"parallel_tool_calls": true, ', ""))),
-    Lie("items-in-order", frames=without(of("response.output_item.added"))),
-    Lie("items-in-order", frames=without(of("response.output_item.done"))),
-    Lie("item-ids", frames=swap(('"content_index": 0, ', ""))),
-    Lie("item-ids", frames=change(of("response.output_text.delta"), lambda value: value.update(item_id="other"))),
-    Lie("pieces-add-up", frames=change(of("response.output_text.done"), _shorter)),
-    Lie("output-agrees", frames=change(of("response.completed", "response.incomplete"), _no_output)),
+    Lie("response-opening", frames=without(of("response.in_progress")), says="no response.in_progress"),
+    Lie(
+        "response-opening",
+        frames=change(of("response.completed"), lambda value: value["response"].update(id="new")),
+        says="the response has the ids",
+    ),
+    Lie("response-fields", frames=swap(('"parallel_tool_calls": true, ', "")), says="the response in"),
+    Lie("items-in-order", frames=without(of("response.output_item.added")), says=", where no item is open"),
+    Lie("items-in-order", frames=without(of("response.output_item.done")), says=", and an item of type"),
+    Lie("item-ids", frames=swap(('"content_index": 0, ', "")), says="has no content_index"),
+    Lie(
+        "item-ids",
+        frames=change(of("response.output_text.delta"), lambda value: value.update(item_id="other")),
+        says="at output_index",
+    ),
+    Lie("pieces-add-up", frames=change(of("response.output_text.done"), _shorter), says=", the deltas"),
+    Lie(
+        "output-agrees",
+        frames=change(of("response.completed", "response.incomplete"), _no_output),
+        says="items were done in the stream, and the terminal response has",
+    ),
     Lie("message-start", frames=swap(('"stop_reason": null, ', ""))),
     Lie("blocks-in-order", frames=without(of("content_block_stop"))),
-    Lie("blocks-in-order", frames=swap(('"index": 0', '"index": 1'))),
-    Lie("message-closing", frames=change(of("message_delta"), lambda value: value["delta"].pop("stop_sequence"))),
-    Lie("message-closing", frames=twice(of("message_delta"))),
+    Lie("blocks-in-order", frames=swap(('"index": 0', '"index": 1')), says="starts with the index"),
+    Lie(
+        "message-closing",
+        frames=change(of("message_delta"), lambda value: value["delta"].pop("stop_sequence")),
+        says="message_delta has no stop_sequence:",
+    ),
+    Lie("message-closing", frames=twice(of("message_delta")), says="stop_reason is told"),
 )
 
 
@@ -135,11 +177,11 @@ def _read_again(ask: Ask) -> bool:
 
 
 SEQUENCE = (
-    Lie("sequence-from-zero", frames=numbered(lambda number: number + 1)),
+    Lie("sequence-from-zero", frames=numbered(lambda number: number + 1), says="the first sequence_number is"),
     Lie("sequence-gapless", frames=numbered(lambda number: number + (number > 2))),
-    Lie("stored-agrees", reply=swap_reply(('"incomplete"', '"completed"'))),
+    Lie("stored-agrees", reply=swap_reply(('"incomplete"', '"completed"')), says="in the stream, and is"),
     Lie("resumes", frames=only(_read_again, first_dropped)),
-    Lie("replays", frames=only(_read_again, swap(("three ", "tree ")))),
+    Lie("replays", frames=only(_read_again, swap(("three ", "tree "))), says="when replayed"),
 )
 
 
@@ -163,31 +205,81 @@ def _has_result(ask: Ask, reply: object) -> bool:
 CALL_IS_ODD = ('"name": "write_file", "arguments": "{', '"name": "write_file", "arguments": "')
 
 TOOLS = (
-    Lie("call-required", engine={"calls": False}),
-    Lie("call-word", frames=swap(('"finish_reason": "tool_calls"', '"finish_reason": "stop"')), apis=("chat",)),
-    Lie("call-word", reply=swap_reply(('"finish_reason": "tool_calls"', '"finish_reason": "stop"')), apis=("chat",)),
-    Lie("call-word", frames=swap(('"stop_reason": "tool_use"', '"stop_reason": "end_turn"')), apis=("messages",)),
+    Lie("call-required", engine={"calls": False}, says=": a call was required, and it ended as"),
+    Lie(
+        "call-word",
+        frames=swap(('"finish_reason": "tool_calls"', '"finish_reason": "stop"')),
+        apis=("chat",),
+        says=": it ended with a call, and as",
+    ),
+    Lie(
+        "call-word",
+        reply=swap_reply(('"finish_reason": "tool_calls"', '"finish_reason": "stop"')),
+        apis=("chat",),
+        says=": it ended with a call, and as",
+    ),
+    Lie(
+        "call-word",
+        frames=swap(('"stop_reason": "tool_use"', '"stop_reason": "end_turn"')),
+        apis=("messages",),
+        says=": it ended with a call, and as",
+    ),
     Lie(
         "call-word",
         reply=swap_reply(('}", "status": "completed"', '}", "status": "in_progress"')),
         apis=("responses",),
+        says=": completed, with a call that is",
     ),
     Lie("call-arguments", frames=without(_half_a_value)),
-    Lie("call-arguments", reply=swap_reply(CALL_IS_ODD), apis=("chat", "responses")),
     Lie(
-        "call-arguments", reply=swap_reply(('"input": {', '"input": [{'), ('"hello"}', '"hello"}]')), apis=("messages",)
+        "call-arguments", reply=swap_reply(CALL_IS_ODD), apis=("chat", "responses"), says="its arguments are not JSON:"
     ),
-    Lie("call-cut-stream", frames=swap(*CUT_IS_CALL)),
-    Lie("call-cut-body", reply=swap_reply(*CUT_IS_CALL)),
+    Lie(
+        "call-arguments",
+        reply=swap_reply(('"input": {', '"input": [{'), ('"hello"}', '"hello"}]')),
+        apis=("messages",),
+        says="body of 'call':",
+    ),
+    Lie("call-cut-stream", frames=swap(*CUT_IS_CALL), says="tokens, and it ended as"),
+    Lie("call-cut-body", reply=swap_reply(*CUT_IS_CALL), says="tokens, and it ended as"),
     *(
-        Lie("call-unrepaired", frames=only(_story_ask, before(closes, _closing_args(api))), apis=(api,))
+        Lie(
+            "call-unrepaired",
+            frames=only(_story_ask, before(closes, _closing_args(api))),
+            apis=(api,),
+            says=": cut, and its arguments are whole JSON all the same:",
+        )
         for api in ("chat", "responses", "messages")
     ),
-    Lie("call-cut-item", frames=swap(('", "status": "incomplete"', '", "status": "completed"'))),
-    Lie("call-cut-item", reply=swap_reply(('", "status": "incomplete"', '", "status": "completed"'))),
-    Lie("call-begins", frames=swap(('"id": "call_1", ', ""), ('"call_id": "call_1", ', ""), ('"id": "toolu_1", ', ""))),
+    Lie(
+        "call-cut-item",
+        frames=swap(('", "status": "incomplete"', '", "status": "completed"')),
+        says=": a call whose arguments were cut is",
+    ),
+    Lie(
+        "call-cut-item",
+        reply=swap_reply(('", "status": "incomplete"', '", "status": "completed"')),
+        says=": a call whose arguments were cut is",
+    ),
+    *(
+        Lie(
+            "call-begins",
+            frames=swap(('"id": "call_1", ', ""), ('"call_id": "call_1", ', ""), ('"id": "toolu_1", ', "")),
+            apis=(api,),
+            says=says,
+        )
+        for api, says in (
+            ("chat", "a call begins without id, type or name:"),
+            ("responses", "has a call without call_id"),
+            ("messages", "a tool_use block without id or name:"),
+        )
+    ),
     Lie("call-begins", frames=swap(('{"index": 0, "function"', '{"function"')), apis=("chat",)),
-    Lie("call-answered", reply=instead(_has_result, 400, error_of("chat", "content is null"))),
+    Lie(
+        "call-answered",
+        reply=instead(_has_result, 400, error_of("chat", "content is null")),
+        says="the server's own call, sent back with its result:",
+    ),
 )
 
 
@@ -200,23 +292,43 @@ def _without_usage(ask: Ask) -> bool:
 
 
 USAGE = (
-    Lie("usage-body", reply=swap_reply(('"usage"', '"usages"'))),
-    Lie("usage-body", reply=swap_reply(('"total_tokens": ', '"total_tokens": 1')), apis=("chat", "responses")),
-    Lie("usage-stream", frames=swap(('"usage"', '"usages"'))),
-    Lie("usage-stream", frames=swap(('"prompt_tokens": ', '"prompt_tokens": 1')), apis=("chat", "completions")),
+    Lie("usage-body", reply=swap_reply(('"usage"', '"usages"')), says="a count is missing or no number"),
+    Lie(
+        "usage-body",
+        reply=swap_reply(('"total_tokens": ', '"total_tokens": 1')),
+        apis=("chat", "responses"),
+        says="body of",
+    ),
+    Lie("usage-stream", frames=swap(('"usage"', '"usages"')), says="the stream was asked for its counts, and told"),
+    Lie(
+        "usage-stream",
+        frames=swap(('"prompt_tokens": ', '"prompt_tokens": 1')),
+        apis=("chat", "completions"),
+        says="the prompt of one request has",
+    ),
     Lie(
         "usage-limit",
         frames=swap(('"completion_tokens": 16', '"completion_tokens": 15'), ('_tokens": 16', '_tokens": 15')),
+        says=": cut at the limit of",
     ),
     Lie(
         "usage-limit",
         reply=swap_reply(('"completion_tokens": 16', '"completion_tokens": 15'), ('_tokens": 16', '_tokens": 15')),
+        says=": cut at the limit of",
     ),
-    Lie("usage-place", frames=change(having('"usage"'), _extra_choice)),
-    Lie("usage-place", frames=twice(having('"usage"'))),
-    Lie("usage-unasked", frames=only(_without_usage, before(is_end, Frame(None, {"id": "c", "choices": []})))),
-    Lie("usage-details", reply=swap_reply(('"reasoning_tokens"', '"thoughts"'))),
-    Lie("usage-details", frames=swap(('"cached_tokens": 0', '"cached_tokens": 100000'))),
+    Lie("usage-place", frames=change(having('"usage"'), _extra_choice), says="usage stands in a chunk with choices"),
+    Lie("usage-place", frames=twice(having('"usage"')), says="usage comes in"),
+    Lie(
+        "usage-unasked",
+        frames=only(_without_usage, before(is_end, Frame(None, {"id": "c", "choices": []}))),
+        says="a chunk without a choice, which nobody asked for:",
+    ),
+    Lie("usage-details", reply=swap_reply(('"reasoning_tokens"', '"thoughts"')), says=": the usage has no details:"),
+    Lie(
+        "usage-details",
+        frames=swap(('"cached_tokens": 0', '"cached_tokens": 100000')),
+        says=": a part is more than the whole:",
+    ),
 )
 
 LIES = (*ENDINGS, *GRAMMAR, *SEQUENCE, *TOOLS, *USAGE)

@@ -42,7 +42,7 @@ def test_server_that_is_full_for_a_while_is_asked_again() -> None:
 
 
 def test_server_that_stays_full_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "REST_S", 0.3)
+    monkeypatch.setattr(bench_module, "FULL_S", 0.3)
     with ScriptedUpstream(lambda peer: peer.send(FULL)) as server:
         bench = of(server)
         assert bench.start("chat", "limit", stream=False).join().status == 429
