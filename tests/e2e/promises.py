@@ -42,6 +42,7 @@ class Site:
     folder: Path
     _stack: ExitStack = field(default_factory=ExitStack)
     _servers: dict[str, StrataTree] = field(default_factory=dict[str, StrataTree])
+    _failures: dict[str, str] = field(default_factory=dict[str, str])
 
     def __enter__(self) -> Site:
         return self
@@ -54,9 +55,15 @@ class Site:
         assert self.quick.port
 
     def _server(self, name: str, config: Json) -> StrataTree:
+        if name in self._failures:
+            raise AssertionError(self._failures[name])
         if name not in self._servers:
             made = StrataTree(self.root, SCRIPT, self.folder / name, config)
-            self._servers[name] = self._stack.enter_context(made)
+            try:
+                self._servers[name] = self._stack.enter_context(made)
+            except AssertionError as error:  # it would not start for the next promise, and take as long
+                self._failures[name] = str(error)
+                raise
         return self._servers[name]
 
     @property

@@ -86,9 +86,13 @@ class StrataTree:
                 line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(
-                    f"{self.root}: no `ready:` line within {START_DEADLINE_S} s: {self.log()}"
+                    f"{self.root}: no `ready:` line within {START_DEADLINE_S} s{self._said()}"
                 ) from None
-            assert line, f"{self.root}: the server ended before it was ready: {self.log()}"
+            assert line, f"{self.root}: the server ended before it was ready{self._said()}"
+
+    def _said(self) -> str:
+        """What helps to find out why it did not start."""
+        return f"; its Python: {tree_python(self.root)}; its last words:\n{self.log() or '(none)'}"
 
     def log(self) -> str:
         """The end of what it wrote to stderr."""

@@ -17,6 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     given = request.config.getoption("--server-root")
     with Site(Path(given) if given else ROOT, tmp_path_factory.mktemp("promises")) as made:
+        try:
+            made.start()
+        except AssertionError as error:
+            if given:  # said once, not for each promise
+                pytest.exit(str(error), returncode=2)
+            raise
         yield made
 
 

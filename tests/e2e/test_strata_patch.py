@@ -127,5 +127,18 @@ def test_the_table_says_each_promise_with_its_state_and_evidence(tmp_path: Path)
 
 def test_a_tree_whose_server_does_not_start_is_told_with_its_words(tree: Path, tmp_path: Path) -> None:
     (tree / "serve" / "server.py").write_text("raise SystemExit('no engine here')\n", encoding="utf-8")
-    with Site(tree, tmp_path / "site") as site, pytest.raises(AssertionError, match="no engine here"):
-        judge(PROMISES[0], site)
+    with Site(tree, tmp_path / "site") as site:
+        for one in PROMISES[:2]:
+            with pytest.raises(AssertionError, match="no engine here"):
+                judge(one, site)
+
+
+def test_a_checkout_whose_server_does_not_start_is_told_once_with_its_words_and_its_python(tree: Path) -> None:
+    (tree / "serve" / "server.py").write_text("import a_package_of_that_app\n", encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/e2e/test_promises.py"]
+    done = subprocess.run([*words, "--server-root", str(tree)], cwd=ROOT, capture_output=True, timeout=100, check=False)
+    said = done.stdout.decode("utf-8", "replace") + done.stderr.decode("utf-8", "replace")
+    assert done.returncode == 2, said
+    assert said.count("No module named 'a_package_of_that_app'") == 1, said
+    assert f"its Python: {sys.executable}" in said
+    assert "FAILED" not in said
