@@ -135,7 +135,8 @@ def checks_markdown(checks: Sequence[Check]) -> str:
             for c in checks
             if c.group == group
         ]
-        lines += ["", f"## {group.capitalize()}", "", *_rows(("check", "", "in", "truth", "from"), rows)]
+        if rows:
+            lines += ["", f"## {group.capitalize()}", "", *_rows(("check", "", "in", "truth", "from"), rows)]
     return "\n".join(lines) + "\n"
 
 
