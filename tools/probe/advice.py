@@ -25,7 +25,9 @@ NEAR = 0.02
 """A time that is so near to a limit was probably ended by it."""
 LONG_SILENCE_S = 25.0
 IDLE_S = 5.0
-"""A cut after less than this is no idle limit."""
+"""A cut after so long a silence is an idle limit."""
+MAYBE_IDLE_S = 1.0
+"""And after this it may be one, if there was no such silence before."""
 
 _CALLS = "do not run such calls: check that arguments are JSON before use, and report it to the server"
 _LIES: Mapping[str, str] = {
@@ -49,11 +51,35 @@ def limit_near(took_s: float) -> str | None:
     return None
 
 
+def on_refusal(status: int, took_s: float, *, has_key: bool) -> str:
+    """What to do about a request that got no stream after so long; "" where nobody knows. `status` 0: no answer."""
+    limit = limit_near(took_s) if took_s >= IDLE_S else None
+    if status in (0, 408, 502, 504, 524) and limit is not None:
+        return f"after {took_s:.1f} s: probably a limit of a proxy ({limit}); raise it, or have the server begin sooner"
+    match status:
+        case 401 | 403:
+            return "is it the right key?" if has_key else "give the key with --api-key or in OPENAI_API_KEY"
+        case 404 | 405:
+            return "is the path right (…/v1), and does this server have this API?"
+        case 429:
+            return "the server is busy: ask again later"
+        case 502 | 504:
+            return f"after {took_s:.1f} s: what stands in front does not reach the server, or gave it up"
+        case 503:
+            return "it loads its model, is busy, or is going down: ask again later"
+        case 0:
+            return f"after {took_s:.1f} s: look at the server's log"
+        case _:
+            return ""
+
+
 def advice(witness: Witness, reader: AnswerReader) -> str:
     """One line. After the witness was closed."""
     for rule in (_of_the_cut, _of_lies, _of_the_way, _of_silence):
         if (line := rule(witness, reader)) is not None:
             return line
+    if witness.telling.findings.ids("risk"):
+        return "nothing untrue, but some clients stumble over what is called a risk here: report it to the server"
     if witness.verdict is Verdict.UNSEEN:
         return "nothing wrong so far: give it more --minutes, or lower --max-tokens, to see the end"
     if witness.verdict is Verdict.FAILED:
@@ -63,8 +89,13 @@ def advice(witness: Witness, reader: AnswerReader) -> str:
 
 def _of_the_cut(witness: Witness, reader: AnswerReader) -> str | None:
     end = reader.end
-    if not witness.telling.findings.ids("cut"):
+    cuts = witness.telling.findings.ids("cut")
+    if not cuts:
         return None
+    if "recording-ends" in cuts:
+        return "save it with curl's last word, which tells a cut from an end: `curl -sSNi URL -d … > FILE 2>&1`"
+    if end is BodyEnd.SILENT and witness.telling.outcome is not None:
+        return f"the answer is over, and {witness.telling.MARKER} never came: clients wait on; report it to the server"
     if end is BodyEnd.SILENT:
         return "the server hangs, or a proxy holds the rest back: look at the server, and limit its silence"
     if end is BodyEnd.FRAMING:
@@ -76,6 +107,11 @@ def _of_the_cut(witness: Witness, reader: AnswerReader) -> str | None:
         limit = limit_near(quiet_s) or f"{quiet_s:.0f} s"
         return (
             f"cut after {quiet_s:.1f} s of silence: raise the proxy's idle limit ({limit}), or send heartbeats sooner"
+        )
+    if quiet_s >= max(MAYBE_IDLE_S, 2 * witness.arrivals.longest_gap_s):
+        return (
+            f"cut after {quiet_s:.1f} s of silence, the longest of all: probably a short idle limit of a proxy; "
+            "ask the server directly, and if it is cut there, too, look at its log"
         )
     if (limit := limit_near(reader.end_s)) is not None:
         return f"cut in mid-flow after {reader.end_s:.1f} s in all: probably a limit on whole requests ({limit})"
@@ -90,6 +126,8 @@ def _of_lies(witness: Witness, reader: AnswerReader) -> str | None:
     for id_, line in _LIES.items():
         if id_ in found:
             return line
+    if "coding" in findings.ids():
+        return "nobody can read this body: switch compression off for text/event-stream, at the server and proxies"
     if found:
         return "the stream contradicts itself: take the worse of what it says, and report it to the server"
     if "sse: unknown field" in findings.ids():
@@ -116,7 +154,19 @@ def _of_the_way(witness: Witness, reader: AnswerReader) -> str | None:
 
 
 def _of_silence(witness: Witness, reader: AnswerReader) -> str | None:
-    if not witness.timed or witness.silence.longest_s < LONG_SILENCE_S:
+    if not witness.timed:
+        return None
+    if "false-life" in witness.telling.findings.ids():
+        return (
+            "heartbeats went on while nothing was made: a dead engine looks alive so; limit the silence of the engine"
+        )
+    first_s = reader.first_byte_s or 0.0
+    if first_s >= max(LONG_SILENCE_S, witness.silence.longest_s):
+        return (
+            f"not a byte for {first_s:.0f} s: many proxies give up at 60 s; have the server send head and heartbeats "
+            "while the prompt is read and while one waits in its queue"
+        )
+    if witness.silence.longest_s < LONG_SILENCE_S:
         return None
     line = f"silent for {witness.silence.longest_s:.0f} s: "
     if not witness.telling.heartbeats.count:

@@ -5,6 +5,7 @@ It sends nothing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Literal
 
@@ -87,12 +88,17 @@ def _choice(api: Api, choice: ToolChoice) -> object:
     return {"type": "function", "function": {"name": TOOL_NAME}}
 
 
-def first_model(target: Target, *, silence_s: float = 30.0, verify: bool = True) -> str:
+def first_model(
+    target: Target, *, silence_s: float = 30.0, verify: bool = True, stop: threading.Event | None = None
+) -> str:
     """The first of the server's `/models`.
 
-    Raises: CouldNotRun: it cannot be reached, or lists none.
+    Raises: CouldNotRun: it cannot be reached, or lists none. KeyboardInterrupt: `stop` was set meanwhile.
     """
-    answer = fetch(target, target.get("/models"), silence_s=silence_s, until_s=2 * silence_s, verify=verify)
+    request = target.get("/models")
+    answer = fetch(target, request, silence_s=silence_s, until_s=2 * silence_s, verify=verify, stop=stop)
+    if stop is not None and stop.is_set():
+        raise KeyboardInterrupt
     try:
         models = as_list(at(parsed(answer.body), "data"))
     except ValueError:

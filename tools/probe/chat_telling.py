@@ -58,10 +58,10 @@ class ChatTelling(Telling):
             self.findings.add(id_, kind, f"more came after {DONE}: {shown(event.data)}", event.at_s)
         if chunk is None:
             if event.name == "error":
-                self.hidden.append(f"in an event whose data is not JSON: {shown(event.data)}")
+                self._hide(f"in an event whose data is not JSON: {shown(event.data)}")
             return
         self._error_in(chunk, event)
-        self._usage(chunk)
+        self._usage(chunk, event.at_s)
         choices = as_list(chunk.get("choices"))
         for choice in choices:
             self._choice(as_object(choice), event)
@@ -75,7 +75,7 @@ class ChatTelling(Telling):
         if error:
             self._error(error, event, beside=bool(as_list(chunk.get("choices"))))
         elif "choices" not in chunk and (text := self._flat_error(chunk, event)) is not None:
-            self.hidden.append(f"not under `error`: {shown(text)}")
+            self._hide(f"not under `error`: {shown(text)}")
 
     def _flat_error(self, chunk: Json, event: SseEvent) -> str | None:
         if event.name == "error" or chunk.get("object") == "error" or "detail" in chunk:
@@ -94,15 +94,22 @@ class ChatTelling(Telling):
 
     # --- choices ------------------------------------------------------------------------------------
 
-    def _usage(self, chunk: Json) -> None:
-        tokens = as_int(as_object(chunk.get("usage")).get("completion_tokens"))
+    def _usage(self, chunk: Json, at_s: float) -> None:
+        usage = chunk.get("usage")
+        tokens = as_int(as_object(usage).get("completion_tokens"))
         if tokens is not None:
             self.output_tokens = tokens
+        if usage == {}:
+            self.findings.add("empty-usage", "risk", "usage {} in a chunk: Zed stops there", at_s)
+        if usage and "choices" not in chunk:
+            text = "a chunk of usage without `choices`: typed clients stop, and loops that read choices[0]"
+            self.findings.add("usage-without-choices", "risk", text, at_s)
 
     def _choice(self, choice: Json, event: SseEvent) -> None:
         index = as_int(choice.get("index")) or 0
         if hidden := choice.get("error"):
-            self.hidden.append(f"in a choice: {shown(error_message(hidden) or hidden)}")
+            self._hide(f"in a choice: {shown(error_message(hidden) or hidden)}")
+        self._form(choice, event)
         made = self._delta(index, choice, event)
         word = choice.get("finish_reason")
         if made and index in self.words:
@@ -115,6 +122,23 @@ class ChatTelling(Telling):
             self._word(index, as_text(word), word, event)
         elif not made and self._is_beat(choice):
             self._beat("empty chunk", event.data, event.at_s)
+
+    def _form(self, choice: Json, event: SseEvent) -> None:
+        """What typed clients want of every chunk."""
+        add = self.findings.add
+        if "finish_reason" not in choice:
+            add(
+                "no-finish-key",
+                "risk",
+                "a choice without finish_reason (null until the end): typed clients stop",
+                event.at_s,
+            )
+        if self.api == "completions":
+            return
+        if not isinstance(choice.get("delta"), dict):
+            add("no-delta", "risk", "a choice without a `delta` object: clients stop with a type error", event.at_s)
+        elif "role" in as_object(choice["delta"]) and not as_object(choice["delta"])["role"]:
+            add("empty-role", "risk", "a role that is empty or null: typed clients refuse the chunk", event.at_s)
 
     def _is_beat(self, choice: Json) -> bool:
         """A chunk without text. One that comes at once is a token without a text, or a role."""
@@ -163,8 +187,12 @@ class ChatTelling(Telling):
         if thought:
             self._token(thought, self.reasoning, event.at_s)
             made = True
-        for call in as_list(delta.get("tool_calls")):
-            made = self._call(index, as_object(call), event) or made
+        calls = [as_object(call) for call in as_list(delta.get("tool_calls"))]
+        if len(calls) > len({as_int(call.get("index")) for call in calls}):
+            text = "two pieces of one tool call in one chunk: some clients keep the last one alone"
+            self.findings.add("call-twice-in-chunk", "risk", text, event.at_s)
+        for call in calls:
+            made = self._call(index, call, event) or made
         if legacy := as_object(delta.get("function_call")):
             made = self._call(index, {"index": -1, "function": legacy}, event)
         if made and index not in self._roles:
@@ -179,9 +207,16 @@ class ChatTelling(Telling):
             text = "a piece of a tool call without an index: openai-python's helper stops with a TypeError"
             self.findings.add("call-without-index", "risk", text, event.at_s)
             index = len(self.calls) if told.get("id") else max(0, len(self.calls) - 1)
-        call = self.calls.setdefault((choice, index), Call())
         function = as_object(told.get("function"))
-        call.name = call.name or as_text(function.get("name")) or ""
+        name = as_text(function.get("name")) or ""
+        if (choice, index) not in self.calls and index >= 0 and not as_text(told.get("id")):
+            text = "the first piece of a tool call has no id: clients drop the call, or show it as text"
+            self.findings.add("call-without-id", "risk", text, event.at_s)
+        call = self.calls.setdefault((choice, index), Call())
+        if name and call.name:
+            text = f"the name {name!r} again in a later piece of its call: openai-python's helper doubles it"
+            self.findings.add("call-name-again", "risk", text, event.at_s)
+        call.name = call.name or name
         self._token(as_text(function.get("arguments")) or "", call.arguments, event.at_s)
         return True
 

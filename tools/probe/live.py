@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tools.probe.advice import on_refusal
 from tools.probe.answer import AnswerReader, Piece
 from tools.probe.coding import Decoder
 from tools.probe.connection import SILENCE_S, Connection
@@ -16,7 +18,9 @@ from tools.probe.values import Json, as_text, at, parsed, shown
 from tools.probe.witness import Witness
 
 AFTER_END_S = 10.0
-"""How long a connection may stay open after the end marker."""
+"""How long a connection may stay open after the end marker, heartbeats or not."""
+AFTER_FINISH_S = 60.0
+"""How long the end marker may keep one waiting after the finish word, heartbeats or not."""
 REFUSAL_BYTES = 64 * 1024
 REFUSAL_S = 10.0
 
@@ -66,20 +70,34 @@ def watch(
         connection.send(target.post(api, body))
         head, pieces = connection.head(reader, silence_s=min(silence_s, until_s or silence_s), stop=stop)
         if head is None:
-            raise Refused(f"{target.shown}: {HOW_ENDED[reader.end] if reader.end else 'no answer'}{_note(reader)}")
+            how = HOW_ENDED[reader.end] if reader.end else "no answer"
+            raise Refused(f"{target.shown}: {how}{_note(reader)}{_hint(target, 0, reader.end_s)}")
         kind = (head.get("content-type") or "").partition(";")[0].strip().lower()
         if head.status != 200 or kind in ("application/json", "text/html"):
             raise _refusal(target, connection, reader, pieces)
         witness.begin(head)
         _hear(witness, pieces, each)
         while reader.end is None:
-            patience_s = min(silence_s, AFTER_END_S) if witness.telling.marker is not None else silence_s
+            patience_s = min(silence_s, _after(witness)[0])
             for piece in connection.pieces(reader, silence_s=patience_s, until_s=until_s, stop=stop):
                 _hear(witness, [piece], each)
-                if witness.telling.marker is not None and patience_s > AFTER_END_S:
+                after_s, since_s, what = _after(witness)
+                if piece.at_s - since_s >= after_s:
+                    reader.closed("silent", piece.at_s, f"{after_s:g} s after {what} it still goes on")
+                if after_s < patience_s:
                     break
     witness.close(reader)
     return Seen(witness, reader, connection.opened_s)
+
+
+def _after(witness: Witness) -> tuple[float, float, str]:
+    """How long to go on without what is still due, since when, and after what."""
+    telling = witness.telling
+    if telling.marker_s is not None:
+        return AFTER_END_S, telling.marker_s, "the end marker"
+    if telling.outcome is not None:
+        return AFTER_FINISH_S, telling.news_s, f"{telling.FINISH} {telling.finish!r}"
+    return math.inf, 0.0, ""
 
 
 def _hear(witness: Witness, pieces: list[Piece], each: Callable[[Witness], object] | None) -> None:
@@ -106,7 +124,13 @@ def _refusal(target: Target, connection: Connection, reader: AnswerReader, piece
     what = f"status {head.status}" if head.status != 200 else f"{kind} instead of a stream"
     if 300 <= head.status < 400:
         what += f", which leads to {shown(head.get('location'))}; give that URL"
-    return Refused(f"{target.shown} answered with {what}: {shown(told, 300)}", head.status, told)
+    hint = _hint(target, head.status, head.at_s)
+    return Refused(f"{target.shown} answered with {what}: {shown(told, 300)}{hint}", head.status, told)
+
+
+def _hint(target: Target, status: int, took_s: float) -> str:
+    hint = on_refusal(status, took_s, has_key=bool(target.secret))
+    return f"; {hint}" if hint else ""
 
 
 def told_by(body: bytes) -> str:

@@ -37,11 +37,11 @@ class MessageTelling(Telling):
         value = self._json(event)
         if value is None:
             if event.name == "error":
-                self.hidden.append(f"in an event whose data is not JSON: {shown(event.data)}")
+                self._hide(f"in an event whose data is not JSON: {shown(event.data)}")
             return
         kind = as_text(value.get("type")) or ""
         if not kind and "error" in value:
-            self.hidden.append(f"in another API's form: {shown(error_message(value['error']) or event.data)}")
+            self._hide(f"in another API's form: {shown(error_message(value['error']) or event.data)}")
             return
         if not event.named:
             text = f"no `event:` line ({kind}): Anthropic's SDKs do not see such an event"
@@ -106,6 +106,10 @@ class MessageTelling(Telling):
         if missing:
             text = f"message_start without {', '.join(missing)}: SDKs and Claude Code stop or retry"
             self.findings.add("start-incomplete", "breach", text, event.at_s)
+        absent = [name for name in ("stop_reason", "stop_sequence") if name not in as_object(value.get("message"))]
+        if absent and not missing:
+            text = f"message_start without {' and '.join(absent)} (null): Claude Code asks again and again"
+            self.findings.add("start-without-stop", "risk", text, event.at_s)
 
     def _block(self, value: Json, event: SseEvent) -> None:
         index = as_int(value.get("index"))

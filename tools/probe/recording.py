@@ -1,8 +1,8 @@
 """A saved raw stream, as `curl -N -i` writes it -> the head and the body that a witness is told.
 
 It reads HTTP/1.1 with and without its chunked framing (`curl --raw` leaves it in), HTTP/2 as curl prints it, bodies
-without a head, several heads (a proxy's, 100 Continue), files that PowerShell wrote, and curl's own last word where
-stderr was saved, too. Times are not in such a file.
+without a head, several heads (a proxy's, 100 Continue), files that PowerShell wrote, and curl's progress meter and last
+word where stderr was saved, too. Times are not in such a file.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ _HEAD_START = re.compile(rb"HTTP/\d(?:\.\d)? \d{3}")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _CURL_SAYS = re.compile(rb"curl: \((\d+)\) ([^\r\n]*)\s*\Z")
+_METER_HEAD = re.compile(rb"\r? +% Total +% Received [^\r\n]*\r?\n +Dload [^\r\n]*\r?\n")
+_NUMBER = rb" *[\d.]+[kMGTP]?"
+_METER = re.compile(rb"\r(?:%b){8}(?: +(?:--:--:--|[\d:]+|\d+d \d+h)){3} [ \d.kMGTP]{5}(?:\r?\n)?" % _NUMBER)
+"""One line of it. The body goes on right after one, so that its width counts."""
+_EVENTS = re.compile(rb"\s*(?:data|event|id|retry)?:")
 _CURL_ENDS: Mapping[int, Closing] = {18: "unfinished", 28: "left", 52: "fin", 55: "reset", 56: "reset", 92: "reset"}
 """By curl's exit code. Source: curl's manual, "EXIT CODES"."""
 _GZIP = b"\x1f\x8b"
@@ -49,7 +54,7 @@ def read_recording(data: bytes) -> Recording:
     """Raises: CouldNotRun: there is nothing in it."""
     notes: list[str] = []
     data = _as_bytes(data, notes)
-    data, closing, closing_note = _without_curls_word(data)
+    data, closing, closing_note = _without_curls_words(data)
     head, body = _split_heads(data)
     if head and b"\r" not in head:
         notes.append("the line ends of the head are not HTTP's: something has changed the file")
@@ -74,13 +79,21 @@ def _as_bytes(data: bytes, notes: list[str]) -> bytes:
     return data
 
 
-def _without_curls_word(data: bytes) -> tuple[bytes, Closing, str]:
-    found = _CURL_SAYS.search(data[-2_000:])
-    if found is None:
-        return data, "recording", ""
-    rest = data[: len(data) - (len(data[-2_000:]) - found.start())]
-    note = f"curl: ({int(found[1])}) {found[2].decode(errors='replace')}"
-    return rest, _CURL_ENDS.get(int(found[1]), "reset"), note
+def _without_curls_words(data: bytes) -> tuple[bytes, Closing, str]:
+    """The bytes without what curl wrote to stderr, and how it says that the connection ended."""
+    end = data[-2_000:]
+    found = _CURL_SAYS.search(end)
+    closing: Closing = "recording"
+    note = ""
+    if found is not None:
+        data = data[: len(data) - len(end) + found.start()]
+        note = f"curl: ({int(found[1])}) {found[2].decode(errors='replace').strip()}"
+        closing = _CURL_ENDS.get(int(found[1]), "reset")
+    if (head := _METER_HEAD.search(data[:2_000])) is not None:
+        data = _METER.sub(b"", data[: head.start()] + data[head.end() :])
+        if found is None:
+            closing, note = "fin", "curl saw nothing wrong"
+    return data, closing, note
 
 
 def _split_heads(data: bytes) -> tuple[bytes, bytes]:
@@ -147,9 +160,9 @@ def replay(recording: Recording, witness: Witness) -> AnswerReader:
 
 def _decoded_by_curl(head: Head, body: bytes, witness: Witness) -> Head:
     """`curl --compressed` leaves the head as it was and the body decoded."""
-    coding = (head.get("content-encoding") or "").lower()
-    if "gzip" not in coding or body.startswith(_GZIP) or _is_framed(body):
+    coding = (head.get("content-encoding") or "identity").strip().lower()
+    if coding == "identity" or not _EVENTS.match(body):
         return head
-    text = "content-encoding gzip: compressors hold events back (curl has undone it here)"
+    text = f"content-encoding {coding}: compressors hold events back (curl has undone it here)"
     witness.telling.findings.add("compressed", "risk", text)
     return replace(head, fields=tuple(field for field in head.fields if field[0].lower() != "content-encoding"))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +18,19 @@ from typing import Literal, NoReturn, TextIO
 from xml.etree import ElementTree
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from tools.probe.exits import COULD_NOT_RUN, CouldNotRun
+from tools.probe.progress import PlainProgress, bar
 from tools.probe.secret import Secret, find_secret
 
 PIPED_WIDTH = 120
 """Columns where nobody says how many there are."""
+CELL_CHARACTERS = 1_000
+"""A longer foreign text is cut where people read it."""
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What could take hold of a terminal, or turn its text around."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -52,6 +59,21 @@ class _HidingStream:
         return self._stream.encoding
 
 
+class _Console(Console):
+    """One whose reader may leave: what is left to do (files, the exit status) is still done."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, self.file.fileno())  # so that the interpreter's own last flush is quiet, too
+        os.close(sink)
+
+
+def visible(text: str) -> str:
+    """The text with control characters written out; line ends and tabs stay."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 class Reporter:
     """Says everything, with the key taken out. `out` is stdout, `err` stderr (progress, errors).
 
@@ -67,28 +89,29 @@ class Reporter:
         if callable(reconfigure := getattr(stream, "reconfigure", None)):
             reconfigure(errors="replace")  # a console of an old code page
         hiding: TextIO = _HidingStream(stream, self.secret)  # pyright: ignore[reportAssignmentType] - what rich uses of a stream
-        console = Console(file=hiding, highlight=False, markup=False, emoji=False)
+        console = _Console(file=hiding, highlight=False, markup=False, emoji=False)
         if not console.is_terminal:
             console.width = max(console.width, PIPED_WIDTH)
         return console
 
     def say(self, text: str, style: str | None = None) -> None:
-        self.out.print(self.secret.hide(text), style=style, soft_wrap=True)
+        self.out.print(visible(self.secret.hide(text)), style=style, soft_wrap=True)
 
     def show(self, what: RenderableType) -> None:
         self.out.print(what)
 
     def complain(self, text: str) -> None:
-        self.err.print(self.secret.hide(text), style="red", soft_wrap=True)
+        self.err.print(visible(self.secret.hide(text)), style="red", soft_wrap=True)
 
     def cell(self, text: object) -> str:
         """A text for a table: without the key, which rich could break over two lines."""
-        return self.secret.hide(str(text))
+        told = visible(self.secret.hide(str(text)))
+        return told if len(told) <= CELL_CHARACTERS else told[: CELL_CHARACTERS - 1] + "…"
 
     def progress(self) -> Progress:
-        """A bar on stderr that is gone afterwards; nothing where stderr is no terminal. Use as a context manager."""
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        return Progress(*columns, console=self.err, transient=True, disable=not self.err.is_terminal)
+        """A bar on stderr that is gone afterwards; a plain line now and then where stderr is no terminal. Use as a
+        context manager."""
+        return bar(self.err) if self.err.is_terminal else PlainProgress(self.err)
 
     def write_json(self, path: Path, value: object) -> None:
         """Raises: CouldNotRun: the file can't be written."""
@@ -164,8 +187,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_checker(check: Callable[[Reporter], int], key: str | None = None, *, messages: bool = False) -> int:
-    """Run a checker's body with the key that was given, or that of the environment. CouldNotRun and Ctrl-C become a
-    line on stderr and a status."""
+    """Run a checker's body with the key that was given, or that of the environment. CouldNotRun, Ctrl-C and a fault of
+    the checker's own become lines on stderr and a status."""
     reporter = Reporter()
     try:
         reporter = Reporter(find_secret(key, messages=messages))
@@ -174,4 +197,6 @@ def run_checker(check: Callable[[Reporter], int], key: str | None = None, *, mes
         reporter.complain(f"could not check: {error}")
     except KeyboardInterrupt:
         reporter.complain("stopped")
+    except Exception:  # noqa: BLE001 - handler's top: a traceback may show the key, and its status 1 would mean a lie
+        reporter.complain(f"{traceback.format_exc()}could not check: a fault of the checker's own; please report it")
     return COULD_NOT_RUN

@@ -27,6 +27,7 @@ class ResponseTelling(Telling):
         self.response: Json = {}
         """The one of the terminal event."""
         self._number: int | None = None
+        self._id: str | None = None
         self._created = False
         self._quiet = False
 
@@ -44,7 +45,7 @@ class ResponseTelling(Telling):
             text = f"an event without a type: clients drop it or stop: {shown(event.data)}"
             self.findings.add("no-type", "breach", text, event.at_s)
             if "error" in value:
-                self.hidden.append(f"in another API's form: {shown(error_message(value['error']) or event.data)}")
+                self._hide(f"in another API's form: {shown(error_message(value['error']) or event.data)}")
             return
         if event.name != kind:
             what = f"the line `event: {event.name}`" if event.named else "no `event:` line"
@@ -62,10 +63,14 @@ class ResponseTelling(Telling):
         elif self._number is not None and number != self._number + 1:
             text = f"sequence_number {number} follows {self._number}"
             self.findings.add("sequence-gap", "breach", text, event.at_s)
+        elif self._number is None and number:
+            text = f"the first sequence_number is {number}, not 0: clients that resume miss events"
+            self.findings.add("sequence-start", "risk", text, event.at_s)
         self._number = number if number is not None else self._number
 
     def _take(self, kind: str, value: Json, event: SseEvent) -> None:
         name = kind.removeprefix("response.")
+        self._same_id(value, event)
         if kind == "error":
             nested = error_message(value.get("error"))
             message = nested or as_text(value.get("message"))
@@ -91,9 +96,20 @@ class ResponseTelling(Telling):
             self._beat("repeated in_progress", f"response.{name}", event.at_s)
         self._quiet = True
 
+    def _same_id(self, value: Json, event: SseEvent) -> None:
+        id_ = as_text(at(value, "response", "id"))
+        if id_ is not None and self._id is not None and id_ != self._id:
+            text = f"the response's id was {self._id!r} and is now {id_!r}: openai's helpers stop, and hide the cause"
+            self.findings.add("id-changes", "risk", text, event.at_s)
+        self._id = self._id or id_
+
     def _delta(self, name: str, value: Json, event: SseEvent) -> None:
         text = as_text(value.get("delta")) or ""
         key = value.get("output_index")
+        lacking = [each for each in ("output_index", "item_id") if value.get(each) is None]
+        if lacking:
+            told = f"response.{name} without {' and '.join(lacking)}: typed clients drop it"
+            self.findings.add("delta-without-item", "risk", told, event.at_s)
         if "arguments" in name:
             self._token(text, self._call(key).arguments, event.at_s)
         elif name.startswith("custom_tool_call_input"):
@@ -117,7 +133,7 @@ class ResponseTelling(Telling):
                 self._call_done(item, call, event)
         if name == "function_call_arguments.done":
             told, call = as_text(value.get("arguments")), self._call(value.get("output_index"))
-            if told is not None and call.arguments and told != call.text:
+            if told is not None and call.arguments and not call.arguments.full and told != call.text:
                 text = f"the arguments at the end are not those of the deltas: {shown(told)}"
                 self.findings.add("done-differs", "lie", text, event.at_s)
             elif told is not None and not call.arguments:

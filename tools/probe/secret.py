@@ -60,10 +60,13 @@ class Secret:
         return text
 
     def hide_bytes(self, data: bytes) -> bytes:
-        """Every form of the key overwritten in its length, so that lengths written in the bytes stay true."""
-        for form in self._forms:
-            data = data.replace(form.encode(), b"*" * len(form))
-        return data
+        """The bytes with every form of the key overwritten in its length, so that lengths written in them stay true."""
+        hiding = HidingBytes(self)
+        return hiding.feed(data) + hiding.close()
+
+    def forms(self) -> list[bytes]:
+        """The ways in which it may be written, the longest first."""
+        return [form.encode() for form in self._forms]
 
     def hidden_in(self, value: T) -> T:
         """The value with the key taken out of every text in it, names included. Mappings and lists are gone into."""
@@ -79,6 +82,67 @@ class Secret:
         if isinstance(value, list | tuple):
             return [self._walk(item) for item in cast("list[object]", value)]
         return value
+
+
+class HidingBytes:
+    """Takes the key out of bytes as they come; holds back what may become one. `found`: how often it stood there.
+
+    A form of the key, or its beginning if that is long enough to tell, is overwritten in its length.
+    """
+
+    def __init__(self, secret: Secret, *, tail: bool = False) -> None:
+        """`tail`: its last characters are looked for, too."""
+        self.found = 0
+        self._forms = secret.forms()
+        if tail and self._forms:
+            self._forms.append(secret.expose().encode()[-_SHORTEST:])
+        self._held = bytearray()
+        self._before = b""
+        """The last byte that was given out."""
+
+    def feed(self, data: bytes) -> bytes:
+        self._held += data
+        return self._given(final=False)
+
+    def close(self) -> bytes:
+        """What was held back."""
+        return self._given(final=True)
+
+    def _given(self, *, final: bool) -> bytes:
+        keep = len(self._held)
+        for form in self._forms:
+            keep = min(keep, self._overwrite(form, final=final))
+        given = bytes(self._held[:keep])
+        del self._held[:keep]
+        self._before = given[-1:] or self._before
+        return given
+
+    def _overwrite(self, form: bytes, *, final: bool) -> int:
+        """Where something begins that may go on as this form; the end, if nothing does."""
+        held, least, at = self._held, min(len(form), 2 * _SHORTEST), 0
+        alone = len(form) < _SHORTEST
+        while (at := held.find(form[:1], at)) >= 0:
+            length = _common(held, at, form)
+            end = at + length
+            if end == len(held) and not final:
+                return at
+            if length >= least and not (alone and (self._in_word(at - 1) or self._in_word(end))):
+                held[at:end] = b"*" * length
+                self.found += 1
+            at += 1
+        return len(held)
+
+    def _in_word(self, at: int) -> bool:
+        byte = bytes(self._held[at : at + 1]) if at >= 0 else self._before
+        return byte.isascii() and byte.isalnum()
+
+
+def _common(data: bytearray, at: int, form: bytes) -> int:
+    """How many bytes from here on are the form's."""
+    length = 0
+    while length < len(form) and at + length < len(data) and data[at + length] == form[length]:
+        length += 1
+    return length
 
 
 def find_secret(given: str | None, *, messages: bool) -> Secret:

@@ -15,7 +15,8 @@ from typing import Literal
 from tools.probe.values import shown
 
 LONG_LINE_BYTES = 512 * 1024
-MAX_LINE_BYTES = 64 * 1024 * 1024
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""Of a longer line, and of more data in one event, the rest is not kept."""
 _FIELDS = ("data", "event", "id", "retry")
 _SPLITTERS = re.compile("[\u2028\u2029\u0085\x0b\x0c\x1c\x1d\x1e]")
 
@@ -38,11 +39,15 @@ BreachKind = Literal[
     "line separators",
     "no space after colon",
     "long line",
+    "endless event",
+    "comment block",
 ]
 LOSSES: frozenset[BreachKind] = frozenset(
-    {"invalid utf-8", "unknown field", "retry no number", "nul in id", "open event", "open line"}
+    {"invalid utf-8", "unknown field", "retry no number", "nul in id", "open event", "open line", "endless event"}
 )
 """What is against the standard, so that something is lost or damaged for every reader."""
+HARMLESS: frozenset[BreachKind] = frozenset({"comment block"})
+"""What only old clients stumble over."""
 MEANINGS: Mapping[BreachKind, str] = {
     "bom": "a byte order mark at the start: openai-python loses the first event",
     "cr lines": "lines end with CR alone: many readers wait for LF and see one endless line",
@@ -62,6 +67,8 @@ MEANINGS: Mapping[BreachKind, str] = {
     "line separators": "U+2028 or the like unescaped: readers that split lines by it lose the event",
     "no space after colon": "no space after the colon: allowed, but hand-written readers look for `data: `",
     "long line": f"a line above {LONG_LINE_BYTES} bytes: aiohttp's line reader stops",
+    "endless event": f"more than {MAX_EVENT_BYTES} bytes without a blank line: no reader can hold such an event",
+    "comment block": "a comment with a blank line after it: openai-go before 3.43 stops there",
 }
 
 
@@ -113,6 +120,7 @@ class _Block:
     name: str | None = None
     other: list[str] = field(default_factory=list[str])
     comments: int = 0
+    size: int = 0
 
 
 class SseReader:
@@ -147,7 +155,7 @@ class SseReader:
                 position = 1
                 self._line_at = self._offset + 1
         for found in re.compile(rb"\r\n|\r|\n").finditer(data, position):
-            self._line += data[position : found.start()]
+            self._keep_line(data[position : found.start()], at_s)
             position = found.end()
             end = found[0]
             self.line_ends["crlf" if len(end) == 2 else "cr" if end == b"\r" else "lf"] += 1
@@ -155,9 +163,15 @@ class SseReader:
             self._take_line(at_s, made)
             self._line.clear()
             self._line_at = self._offset + position
-        self._line += data[position:]
+        self._keep_line(data[position:], at_s)
         self._offset += len(data)
         return made
+
+    def _keep_line(self, data: bytes, at_s: float) -> None:
+        room = MAX_EVENT_BYTES - len(self._line) - self._block.size
+        if len(data) > room:
+            self._breach("endless event", "", self._line_at, at_s)
+        self._line += data[: max(0, room)]
 
     def close(self, at_s: float) -> None:
         """The body has ended; what is open is lost."""
@@ -203,7 +217,7 @@ class SseReader:
 
     def _take_line(self, at_s: float, made: list[SseEvent | SseComment]) -> None:
         self.longest_line_bytes = max(self.longest_line_bytes, len(self._line))
-        if len(self._line) > LONG_LINE_BYTES:
+        if LONG_LINE_BYTES < len(self._line) < MAX_EVENT_BYTES:
             self._breach("long line", f"{len(self._line)} bytes", self._line_at, at_s)
         text = self._decoded(at_s)
         if not text:
@@ -238,6 +252,7 @@ class SseReader:
         block = self._block
         if name == "data":
             block.data.append(value)
+            block.size += len(self._line)
         elif name == "event":
             block.name = value
         elif name == "id":
@@ -259,8 +274,8 @@ class SseReader:
             if block.other or block.name is not None:
                 what = ", ".join(block.other) or f"event: {block.name}"
                 self._breach("block without data", shown(what), block.at_byte, at_s)
-            elif block.comments and self._last_id:
-                self._breach("comment block after id", "", block.at_byte, at_s)
+            elif block.comments:
+                self._breach("comment block after id" if self._last_id else "comment block", "", block.at_byte, at_s)
             return
         data = "\n".join(block.data)
         if len(block.data) > 1:

@@ -103,7 +103,9 @@ def parse_target(url: str, secret: Secret | None = None) -> Target:
         host = parts.hostname or ""
         host = host if host.isascii() else host.encode("idna").decode()
     except ValueError as error:
-        raise CouldNotRun(f"url: {error}; use http://HOST:PORT/v1") from None
+        raise CouldNotRun(
+            f"url: {error}; use http://HOST:PORT/v1, and brackets for IPv6: http://[::1]:8095/v1"
+        ) from None
     if parts.username is not None or parts.password is not None:
         raise CouldNotRun("url: credentials in a URL are not taken; use --api-key or OPENAI_API_KEY")
     if parts.scheme not in _PORTS or not host:

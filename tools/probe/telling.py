@@ -13,6 +13,7 @@ from typing import Literal
 
 from tools.probe.answer import BodyEnd
 from tools.probe.beats import BeatKind, Heartbeats, Silence
+from tools.probe.said import Said
 from tools.probe.sse import SseComment, SseEvent
 from tools.probe.target import Api
 from tools.probe.values import Json, as_object, as_text, is_json, parsed, shown
@@ -26,6 +27,10 @@ KINDS: tuple[FindingKind, ...] = ("lie", "cut", "breach", "risk", "note")
 Outcome = Literal["finished", "limit", "filtered", "failed", "cancelled"]
 """What the stream said of its end. Only `finished` is a success."""
 
+FALSE_LIFE_S = 60.0
+"""So long nothing but heartbeats is told; opencode and Codex give up after 300 s."""
+MOST_HIDDEN = 20
+_HALF = re.compile("[\ud800-\udfff]")
 _TROUBLE = re.compile(
     r"\b(error|exception|traceback|failed|failure|aborted|out of memory|timed? ?out)\b", re.IGNORECASE
 )
@@ -67,7 +72,7 @@ class Call:
     """A tool call as it was told. `ended`: the stream said that it is whole. `free`: its input is any text."""
 
     name: str = ""
-    arguments: list[str] = field(default_factory=list[str])
+    arguments: Said = field(default_factory=Said)
     ended: bool = False
     empty_is_whole: bool = False
     free: bool = False
@@ -78,9 +83,9 @@ class Call:
 
     @property
     def whole(self) -> bool:
-        """Its arguments are JSON."""
+        """Its arguments are JSON. Of those that are too long to be kept it is not known, and taken for granted."""
         text = self.text
-        if self.free:
+        if self.free or self.arguments.full:
             return True
         return self.empty_is_whole if not text.strip() else is_json(text)
 
@@ -106,25 +111,33 @@ class Telling(abc.ABC):
         self.events = Silence()
         """Between two events: comments are none."""
         self.tokens = Silence()
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
+        self.text = Said()
+        self.reasoning = Said()
         self.calls: dict[object, Call] = {}
         self.finish: str | None = None
         """The word for how it ended, as it was written."""
         self.outcome: Outcome | None = None
         self.marker: str | None = None
         """The end marker, once it came."""
+        self.marker_s: float | None = None
         self.error: str | None = None
         """The error that was told where clients see it."""
         self.hidden: list[str] = []
-        """Errors that were told where no client looks."""
+        """Errors that were told where no client looks; the first of them."""
         self.output_tokens: int | None = None
         self.first_event_s: float | None = None
         self.first_token_s: float | None = None
         self.event_count = 0
+        self.token_count = 0
+        self.unreadable = False
+        """The rest was in a coding that could not be undone."""
+        self.news_s = 0.0
+        """When something came last that is no heartbeat; 0: when the request was sent."""
+        self.beats_alone_s = 0.0
+        """The longest time with heartbeats alone, once the answer had begun and before it ended."""
+        self._is_news = False
         self._quiet_s = 0.0
         """How long no event had come before this one."""
-        self.token_count = 0
 
     # --- what comes ---------------------------------------------------------------------------------
 
@@ -134,26 +147,40 @@ class Telling(abc.ABC):
         self.events.heard(event.at_s)
         if self.first_event_s is None:
             self.first_event_s = event.at_s
+        self._is_news = True
         self._event(event)
+        if self._is_news:
+            self.news_s = event.at_s
+        if self.marker is not None and self.marker_s is None:
+            self.marker_s = event.at_s
 
     @abc.abstractmethod
     def _event(self, event: SseEvent) -> None: ...
 
     def comment(self, comment: SseComment) -> None:
         if _TROUBLE.search(comment.text):
-            self.hidden.append(f"in a comment: {shown(comment.text)}")
+            self._hide(f"in a comment: {shown(comment.text)}")
         if self.marker is not None:
             self._beat_after_end(comment.at_s)
         else:
             self._beat("comment", ": " + comment.text, comment.at_s)
 
     def _beat(self, kind: BeatKind, example: str, at_s: float) -> None:
+        self._is_news = False
         self.heartbeats.beat(kind, example[:80], at_s)
+        if self.token_count and self.outcome is None:
+            self.beats_alone_s = max(self.beats_alone_s, at_s - self.news_s)
+
+    def _hide(self, text: str) -> None:
+        """An error that no client sees."""
+        if len(self.hidden) < MOST_HIDDEN:
+            self.hidden.append(text)
 
     def _beat_after_end(self, at_s: float) -> None:
+        self._is_news = False
         self.findings.add("beat-after-end", "risk", "a heartbeat after the end: it says that the answer goes on", at_s)
 
-    def _token(self, text: str, into: list[str], at_s: float) -> None:
+    def _token(self, text: str, into: Said, at_s: float) -> None:
         """Something that the model made."""
         self.heartbeats.other()
         self.tokens.heard(at_s)
@@ -161,6 +188,16 @@ class Telling(abc.ABC):
         if self.first_token_s is None:
             self.first_token_s = at_s
         into.append(text)
+        if not text.isascii():
+            self._judge_characters(text, at_s)
+
+    def _judge_characters(self, text: str, at_s: float) -> None:
+        if _HALF.search(text):
+            told = f"half of a surrogate pair in the text: Python's clients cannot send it on: {shown(text)}"
+            self.findings.add("lone-surrogate", "risk", told, at_s)
+        if "\ufffd" in text:
+            told = f"a replacement mark in the text: was a character split over two tokens? {shown(text)}"
+            self.findings.add("replacement-mark", "note", told, at_s)
 
     def _json(self, event: SseEvent) -> Json | None:
         """The event's data; None: it is no JSON object, which is said."""
@@ -198,7 +235,13 @@ class Telling(abc.ABC):
     def close(self, end: BodyEnd, stray: Sequence[str], at_s: float) -> None:
         """The body ended so. `stray`: lines that were no fields, which is where some servers put their errors."""
         lost = [line for line in stray if _TROUBLE.search(line) or (self.outcome is None and line.lstrip()[:1] in "{<")]
-        self.hidden += [f"outside the format: {shown(line)}" for line in lost]
+        for line in lost:
+            self._hide(f"outside the format: {shown(line)}")
+        if self.beats_alone_s >= FALSE_LIFE_S:
+            text = (
+                f"nothing but heartbeats for {self.beats_alone_s:.0f} s in mid-answer: they hide an engine that is dead"
+            )
+            self.findings.add("false-life", "risk", text, at_s)
         self._judge_end(end, at_s)
         self._judge_calls(at_s)
         self._judge_limit(at_s)
@@ -224,6 +267,12 @@ class Telling(abc.ABC):
         elif end.cut:
             where = "in mid-answer" if self.outcome is None else f"after {self.FINISH} {self.finish!r}"
             add("cut", "cut", f"{where} {how}, before {self.MARKER}", at_s)
+        elif self.unreadable:
+            pass  # its coding is what is told
+        elif end is BodyEnd.RECORDING and self.error is None:
+            where = "in mid-answer" if self.outcome is None else f"after {self.FINISH} {self.finish!r}"
+            text = f"{where} {how}, before {self.MARKER}; it does not say whether the connection was cut or just ended"
+            add("recording-ends", "cut", text, at_s)
         elif not told:
             nothing = "no event at all" if not self.event_count else f"no {self.FINISH} and no {self.MARKER}"
             add("no-finish", "lie", f"{how} with {nothing}: clients take it for finished", at_s)

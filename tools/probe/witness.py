@@ -14,7 +14,7 @@ from tools.probe.chat_telling import ChatTelling
 from tools.probe.coding import Decoder
 from tools.probe.message_telling import MessageTelling
 from tools.probe.response_telling import ResponseTelling
-from tools.probe.sse import MEANINGS, SseEvent, SseReader
+from tools.probe.sse import HARMLESS, MEANINGS, SseEvent, SseReader
 from tools.probe.target import Api
 from tools.probe.telling import UNTRUE, Finding, Telling
 
@@ -55,13 +55,17 @@ class Arrivals:
     flowing_s: float = 0.0
     first_s: float | None = None
     last_s: float = 0.0
+    longest_gap_s: float = 0.0
 
     def heard(self, at_s: float) -> None:
         if self.first_s is None or at_s - self.last_s > CLUSTER_S:
             self.clusters += 1
         else:
             self.flowing_s += at_s - self.last_s
-        self.first_s = at_s if self.first_s is None else self.first_s
+        if self.first_s is None:
+            self.first_s = at_s
+        else:
+            self.longest_gap_s = max(self.longest_gap_s, at_s - self.last_s)
         self.last_s = at_s
 
     def lumps(self, events: int) -> bool:
@@ -114,7 +118,8 @@ class Witness:
         self._read(self._decoder.close(), self.end_s)
         if self.end is not BodyEnd.LEFT:
             self.sse.close(self.end_s)
-            self.silence.heard(self.end_s)
+        self.silence.heard(self.end_s)  # of one that we left, it was at least so long
+        self.telling.unreadable = self._decoder.fault is not None
         self.telling.close(self.end, self.sse.stray, self.end_s)
         self._judge_bytes(reader)
         self._judge_head()
@@ -128,7 +133,8 @@ class Witness:
             if not cut:  # a cut is told as one
                 text = MEANINGS[breach.kind] + (f" ({breach.example})" if breach.example else "")
                 where = f", byte {breach.at_byte}"
-                add(f"sse: {breach.kind}", "breach" if breach.loss else "risk", text + where, breach.at_s, breach.count)
+                kind = "breach" if breach.loss else "note" if breach.kind in HARMLESS else "risk"
+                add(f"sse: {breach.kind}", kind, text + where, breach.at_s, breach.count)
         for fault in reader.framing_faults:
             add("framing", "breach", fault)
         if reader.surplus and self.end is not None and self.end.whole:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -29,8 +31,9 @@ from tests.scripted_upstream import (
 from tests.unit.tools.probe import streams
 from tests.unit.tools.probe.lies import LIES, RISKS
 from tools import check_stream
-from tools.probe import live
-from tools.probe.answer import Piece
+from tools.probe import live, progress
+from tools.probe.answer import AnswerReader, Piece
+from tools.probe.stream_report import StreamReport, stream_report
 from tools.probe.witness import Witness
 
 KEY = "sk-0123456789abcdef0123456789abcdef"
@@ -121,6 +124,26 @@ def _beating_after_the_end(peer: Peer) -> None:
     assert peer.wait_gone()
 
 
+def _beating(peer: Peer, said: bytes) -> None:
+    """Says this, and then heartbeats until the client has left."""
+    with contextlib.suppress(OSError):
+        peer.send(sse_head(), chunk(said))
+        while not peer.closing.wait(0.05):
+            peer.send(chunk(streams.PING if b"message_start" in said else b": ping\n\n"))
+
+
+def _beating_for_ever_after_the_end(peer: Peer) -> None:
+    _beating(peer, GOOD)
+
+
+def _beating_for_ever_after_the_finish(peer: Peer) -> None:
+    _beating(peer, streams.SAID + streams.chunk("stop"))
+
+
+def _closing_with_words(word: str) -> Script:
+    return lambda peer: peer.send(sse_head(content_encoding=word), chunk(b"\x0b\x02\x80"), LAST_CHUNK)
+
+
 def _plain(peer: Peer) -> None:
     peer.send(answer(GOOD, content_type="text/plain"))
 
@@ -156,10 +179,25 @@ ENDS: dict[str, tuple[Script, int, str, str, str]] = {
     "closed cleanly": (_closed, 1, "close", "no-finish", "as if it were whole"),
     "hangs": (_hanging, 1, "silent", "cut", "the server hangs"),
     "stays open": (_beating_after_the_end, 1, "silent", "open-after-end", "breaks the format"),
+    "beats for ever after the end": (
+        _beating_for_ever_after_the_end,
+        1,
+        "silent",
+        "open-after-end",
+        "breaks the format",
+    ),
+    "beats for ever after the finish": (
+        _beating_for_ever_after_the_finish,
+        1,
+        "silent",
+        "cut",
+        "the answer is over, and data: [DONE] never came",
+    ),
+    "brotli": (_closing_with_words("br"), 1, "terminator", "coding", "nobody can read this body"),
     "another type": (_plain, 1, "length", "content-type", "breaks the format"),
     "more than the body": (_surplus, 1, "terminator", "surplus", "breaks the format"),
     "broken framing": (_bad_framing, 1, "broken framing", "cut", "something on the way rewrites"),
-    "damaged gzip": (_damaged_gzip, 1, "terminator", "coding", ""),
+    "damaged gzip": (_damaged_gzip, 1, "terminator", "coding", "nobody can read this body"),
     "http/1.0": (_old, 0, "close", "http/1.0", "proxy_http_version 1.1"),
     "gzip": (_zipped, 0, "terminator", "compressed", "compression (gzip) off"),
 }
@@ -169,6 +207,7 @@ ENDS: dict[str, tuple[Script, int, str, str, str]] = {
 @pytest.mark.parametrize("name", ENDS)
 def test_how_it_ended_and_what_to_do_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "AFTER_END_S", 0.5)
+    monkeypatch.setattr(live, "AFTER_FINISH_S", 0.5)
     feed = Witness.feed
 
     def heard(self: Witness, piece: Piece) -> None:
@@ -185,10 +224,11 @@ def test_how_it_ended_and_what_to_do_is_told(name: str, tmp_path: Path, monkeypa
 
 
 REFUSALS: dict[str, tuple[bytes, str]] = {
+    "queue full": (answer(b'{"error": {"message": "queue full"}}', 429), "'queue full'; the server is busy"),
     "wrong key": (answer(json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}"}}).encode(), 401),
-                  "status 401: 'Incorrect API key provided: ***'"),
-    "not found": (answer(b'{"detail": "Not Found"}', 404), "status 404: 'Not Found'"),
-    "a page": (answer(b"<h1>502</h1>", 502, "text/html"), "status 502"),
+                  "status 401: 'Incorrect API key provided: ***'; is it the right key?"),
+    "not found": (answer(b'{"detail": "Not Found"}', 404), "'Not Found'; is the path right"),
+    "a page": (answer(b"<h1>502</h1>", 502, "text/html"), "what stands in front does not reach the server"),
     "no stream": (answer(b'{"choices": []}'), "application/json instead of a stream"),
     "a redirect": (head(308, location="https://elsewhere/v1", content_length="0"), "leads to 'https://elsewhere/v1'"),
     "nothing": (b"", "without an answer"),
@@ -235,6 +275,18 @@ def test_the_key_is_sent_and_shown_nowhere(
     for text in (out.encode(), err.encode(), *written):
         assert KEY.encode() not in text
         assert KEY[:16].encode() not in text
+
+
+def test_a_recording_in_which_the_key_cannot_be_hidden_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.send(sse_head(content_encoding="gzip"))
+        peer.send_chunks(gzip.compress(GOOD + f": {KEY}\n\n".encode()), LAST_CHUNK)
+
+    Run(script, tmp_path, "--save", str(tmp_path / "saved"), "--api-key", KEY)
+    assert not (tmp_path / "saved").exists()
+    assert "was not kept: the server sends the key back" in capsys.readouterr().err
 
 
 def test_a_model_is_looked_up_and_a_long_answer_asked_for(tmp_path: Path) -> None:
@@ -293,6 +345,70 @@ def test_time_ends_what_goes_on_for_ever(tmp_path: Path) -> None:
     assert len(run.seen["streams"]) > 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("words", [(), ("--repeat", "0")])
+def test_a_stream_that_is_stopped_is_told_as_far_as_it_was_seen(
+    words: tuple[str, ...], number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    feed = Witness.feed
+
+    def heard(self: Witness, piece: Piece) -> None:
+        feed(self, piece)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(Witness, "feed", heard)
+    run = Run(_hanging, tmp_path, *words)
+    assert run.status == 2
+    assert (run.report["verdict"], run.report["pieces"], run.report["end"]) == ("end not seen", 2, "left")
+    assert list(ElementTree.parse(tmp_path / "a.xml").iter("skipped"))
+    out, err = capsys.readouterr()
+    assert "stopped" in err
+    assert "end not seen" in out
+
+
+def test_what_is_stopped_before_it_began_could_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def script(peer: Peer) -> None:
+        signal.raise_signal(signal.SIGINT)
+        assert peer.wait_gone()
+
+    run = Run(script, tmp_path)
+    assert (run.status, run.seen) == (2, {})
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_where_no_bar_is_seen_a_line_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.1)
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    Run(_hanging, tmp_path, "--silence-s", "1")
+    err = capsys.readouterr().err
+    assert "2 pieces, longest silence 0.0 s, 2 of 2048, nothing for " in err
+    assert "\x1b" not in err
+
+
+def test_of_streams_without_end_the_untrue_and_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_stream, "KEPT", 5)
+    kept = check_stream.Kept()
+    true, lie = (_report(body) for body in (GOOD, streams.SAID))
+    for number in range(1, 101):
+        kept.add(lie if number % 10 == 0 else true)
+        kept.refuse("busy")
+    told: Any = kept.as_json()
+    assert [one["number"] for one in told["streams"]] == [10, 20, 30, 40, 50, 96, 97, 98, 99, 100]
+    assert (told["left_out"], told["verdicts"]) == (90, {"truthful": 90, "lie": 10})
+    assert (told["refused"], len(told["refusals"])) == (100, 5)
+
+
+def _report(body: bytes) -> StreamReport:
+    reader, witness = AnswerReader(), Witness("chat")
+    for piece in reader.feed(sse_head() + chunk(body) + LAST_CHUNK, 0.1):
+        witness.feed(piece)
+    witness.close(reader)
+    return stream_report("server", witness, reader)
+
+
 def test_a_server_that_goes_away_ends_it_with_what_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_stream, "REFUSED_PAUSE_S", 0.0)
     answers = [stream(GOOD)]
@@ -306,6 +422,7 @@ def test_a_server_that_goes_away_ends_it_with_what_was_seen(tmp_path: Path, monk
     run = Run(script, tmp_path, "--repeat", "0")
     assert run.status == 2
     assert (len(run.seen["streams"]), len(run.seen["refusals"])) == (1, check_stream.MAX_REFUSALS)
+    assert run.seen["refused"] == check_stream.MAX_REFUSALS
 
 
 def test_a_saved_stream_is_found_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,30 @@ RISKS: dict[str, Lie] = {
         "risk", "error-in-chunk"),
     "the word error alone": Lie("chat", SAID + chunk("error") + DONE, "risk", "error-without-cause"),
     "an error without a marker": Lie("chat", SAID + ERROR, "risk", "no-marker-after-error"),
+    "a call without an id": Lie(
+        "chat", CALLED.replace(b'"id": "call_1", ', b"") + chunk("tool_calls") + DONE, "risk", "call-without-id"),
+    "the name of a call twice": Lie(
+        "chat", CUT_CALL + chunk(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": '": 1}'}}])
+        + chunk("length") + DONE, "risk", "call-name-again"),
+    "two pieces of a call in a chunk": Lie(
+        "chat", streams.ROLE + chunk(tool_calls=[
+            {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}},
+            {"index": 0, "function": {"arguments": "}"}}]) + chunk("tool_calls") + DONE, "risk", "call-twice-in-chunk"),
+    "usage without choices": Lie(
+        "chat", SAID + STOP + event({"id": "a", "usage": {"completion_tokens": 2}}) + DONE,
+        "risk", "usage-without-choices"),
+    "empty usage": Lie(
+        "chat", SAID + event({"id": "a", "choices": [], "usage": {}}) + STOP + DONE, "risk", "empty-usage"),
+    "no finish_reason": Lie(
+        "chat", SAID + event({"choices": [{"index": 0, "delta": {"content": "x"}}]}) + STOP + DONE,
+        "risk", "no-finish-key"),
+    "no delta": Lie(
+        "chat", SAID + event({"choices": [{"index": 0, "finish_reason": "stop"}]}) + DONE, "risk", "no-delta"),
+    "an empty role": Lie("chat", SAID + chunk(role="", content="x") + STOP + DONE, "risk", "empty-role"),
+    "no role but null": Lie("chat", SAID + chunk(role=None, content="x") + STOP + DONE, "risk", "empty-role"),
+    "half a surrogate pair": Lie(
+        "chat", SAID + event({"choices": [{"index": 0, "delta": {"content": "\ud83d"}, "finish_reason": None}]})
+        + STOP + DONE, "risk", "lone-surrogate"),
     "empty data": Lie("chat", SAID + b"data:\n\n" + STOP + DONE, "risk", "sse: empty data"),
     "crlf": Lie("chat", (SAID + STOP + DONE).replace(b"\n", b"\r\n"), "risk", "sse: crlf lines"),
     "a comment block after an id": Lie(
@@ -163,6 +187,12 @@ _RESPONSES: dict[str, tuple[FindingKind, str, Callable[[Responses], bytes]]] = {
     "a reason of its own": ("risk", "unknown-reason", _ended("incomplete", incomplete_details={"reason": "x"})),
     "failed without a cause": ("risk", "error-without-cause", _ended("failed")),
     "comments alone": ("risk", "comment-beats", lambda to: b": ping\n\n" + streams.whole_response()),
+    "another id at the end": (
+        "risk", "id-changes", lambda to: _begun(to) + to.response("completed", "completed", id="resp_2")),
+    "numbers from 1": (
+        "risk", "sequence-start", lambda to: streams.whole_response().partition(b"\n\n")[2]),
+    "deltas without an index": (
+        "risk", "delta-without-item", lambda to: streams.whole_response().replace(b'"output_index"', b'"oi"')),
     "a flat error": (
         "risk", "error-form", lambda to: _begun(to) + to.event("error", message="x", code=None, param=None)),
 }  # fmt: skip
@@ -212,6 +242,8 @@ MESSAGES: dict[str, Lie] = {
         "breach", "event-name"),
     "messages, half a start": Lie(
         "messages", streams.WHOLE_MESSAGE.replace(b'"role"', b'"r"'), "breach", "start-incomplete"),
+    "messages, a start without stop_sequence": Lie(
+        "messages", streams.WHOLE_MESSAGE.replace(b'"stop_sequence"', b'"s"', 1), "risk", "start-without-stop"),
     "messages, a stop without a start": Lie("messages", END_TURN + MESSAGE_STOP, "breach", "stop-without-start"),
     "messages, a delta outside": Lie(
         "messages", START + streams.block_text("x") + END_TURN + MESSAGE_STOP, "breach", "delta-outside"),

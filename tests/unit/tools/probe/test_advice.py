@@ -16,15 +16,20 @@ from tools.probe.witness import Witness
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 END = streams.chunk("stop") + DONE
-MANY = streams.chunk(content="x") * 40
+MANY = streams.ROLE + streams.chunk(content="x") * 40
 
 
 def advised(
-    *pieces: tuple[float, bytes], end_s: float, closing: Closing | None = None, fields: bytes = b"", head: bytes = HEAD
+    *pieces: tuple[float, bytes],
+    end_s: float,
+    closing: Closing | None = None,
+    fields: bytes = b"",
+    head: bytes = HEAD,
+    at_s: float = 0.01,
 ) -> str:
-    """Advice about a stream whose pieces came so. `closing` None: the last chunk came."""
+    """Advice about a stream whose pieces came so, its head at `at_s`. `closing` None: the last chunk came."""
     reader, witness = AnswerReader(), Witness("chat")
-    reader.feed(head + fields + b"Transfer-Encoding: chunked\r\n\r\n", 0.01)
+    reader.feed(head + fields + b"Transfer-Encoding: chunked\r\n\r\n", at_s)
     assert reader.head is not None
     witness.begin(reader.head)
     for at_s, body in pieces:
@@ -59,6 +64,39 @@ def test_a_cut_in_mid_flow_is_a_limit_on_the_whole_or_a_death() -> None:
     assert advised((0.1, streams.SAID), end_s=300.0, closing="silent").startswith("the server hangs")
 
 
+def test_a_cut_after_a_short_silence_is_an_idle_limit_if_there_was_none_before() -> None:
+    said = advised((0.1, streams.SAID), end_s=2.1, closing="fin")
+    assert said.startswith("cut after 2.0 s of silence, the longest of all: probably a short idle limit of a proxy")
+    halting = [(2.0 * at, streams.chunk(content="x")) for at in range(1, 5)]
+    assert advised((0.1, streams.ROLE), *halting, end_s=10.0, closing="fin").startswith("cut in mid-flow")
+
+
+def test_a_marker_that_never_comes_is_not_a_hanging_engine() -> None:
+    said = advised((0.1, streams.SAID + streams.chunk("stop")), end_s=60.2, closing="silent")
+    assert said.startswith("the answer is over, and data: [DONE] never came")
+
+
+def test_what_is_only_risky_is_not_nothing() -> None:
+    assert advised((0.1, streams.chunk(content="x") + END), end_s=0.2).startswith("nothing untrue, but some clients")
+
+
+def test_a_long_wait_for_the_first_byte_is_told() -> None:
+    assert advised((200.1, streams.SAID + END), end_s=200.2, at_s=200.0).startswith("not a byte for 200 s")
+
+
+def test_heartbeats_without_an_answer_are_told() -> None:
+    beats = [(float(at), b": ping\n") for at in range(1, 100)]
+    said = advised((0.1, streams.SAID), *beats, end_s=100.0, closing="left")
+    assert said.startswith("heartbeats went on while nothing was made")
+    waiting = advised((0.1, streams.ROLE), *beats, (100.0, streams.SAID + END), end_s=100.0)
+    assert waiting == "nothing to do", "a prompt may take its time"
+
+
+def test_what_nobody_can_read_is_no_lie() -> None:
+    said = advised((0.1, b"\x8b\x05"), end_s=0.2, fields=b"Content-Encoding: br\r\n")
+    assert said.startswith("nobody can read this body: switch compression off")
+
+
 def test_what_holds_tokens_back_is_named() -> None:
     nginx = advised((5.0, MANY), (5.001, END), end_s=5.01)
     assert nginx.startswith("buffered on the way: `proxy_buffering off` in nginx")
@@ -66,6 +104,7 @@ def test_what_holds_tokens_back_is_named() -> None:
     lumps = [(float(at), MANY) for at in range(1, 5)]
     assert advised(*lumps, (5.0, END), end_s=5.0).startswith("buffered on the way")
     steady = [(0.01 * at, streams.chunk(content="x")) for at in range(1, 61)]
+    steady[0] = (0.01, streams.ROLE)
     halting = [(at_s + (at_s > 0.3), piece) for at_s, piece in steady]
     assert advised(*halting, (1.7, END), end_s=1.7) == "nothing to do", "a pause is no lump"
     packed = gzip.compress(streams.SAID + END)

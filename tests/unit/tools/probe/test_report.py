@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -85,3 +87,59 @@ def test_a_wrong_argument_is_told_without_its_value(argv: list[str], capsys: pyt
     out, err = capsys.readouterr()
     assert "x: " in err
     assert KEY not in out + err
+
+
+def test_a_fault_of_the_checker_is_no_lie_and_its_traceback_has_no_key(capsys: pytest.CaptureFixture[str]) -> None:
+    def check(reporter: Reporter) -> int:
+        raise KeyError(f"{reporter.secret.expose()} from a server")
+
+    assert run_checker(check, KEY) == COULD_NOT_RUN
+    out, err = capsys.readouterr()
+    assert "KeyError: '*** from a server'" in err
+    assert "a fault of the checker's own; please report it" in err
+    assert KEY[:16] not in out + err
+
+
+@pytest.mark.parametrize("foreign", ["\x1b[2Jgone", "\x9b31m", "a\rb", "bell\a", "\u202eright to left", "\x7f"])
+def test_a_server_takes_no_hold_of_the_terminal(
+    foreign: str, reporter: Reporter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Reporter(Secret(KEY))
+    shown = table(None, "a")
+    shown.add_row(made.cell(foreign))
+    made.show(shown)
+    made.say(foreign)
+    made.complain(foreign)
+    out, err = capsys.readouterr()
+    assert not {"\x1b", "\x9b", "\r", "\a", "\u202e", "\x7f"} & set(out + err)
+    assert "\\x" in out or "\\u" in out or "\\r" in out
+    assert reporter.cell("two\nlines\tand a tab") == "two\nlines\tand a tab"
+
+
+def test_a_long_foreign_text_is_cut_where_people_read_it(reporter: Reporter) -> None:
+    assert len(reporter.cell("x" * 1_000_000)) == 1_000
+    assert reporter.cell("x" * 1_000_000).endswith("…")
+
+
+_LEFT_BY_ITS_READER = """
+import sys
+from tools.probe.report import run_checker
+def check(reporter):
+    sys.stdin.readline()  # the reader has left
+    for _ in range(1000):
+        reporter.say("x" * 200)
+    reporter.write_text(__import__("pathlib").Path(sys.argv[1]), "written")
+    return 0
+sys.exit(run_checker(check))
+"""
+
+
+def test_a_reader_who_leaves_changes_neither_status_nor_files(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _LEFT_BY_ITS_READER, str(tmp_path / "a")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, err = process.communicate(b"\n", timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "written"

@@ -9,7 +9,7 @@ import urllib.parse
 import pytest
 
 from tools.probe.exits import CouldNotRun
-from tools.probe.secret import Secret, find_secret
+from tools.probe.secret import HidingBytes, Secret, find_secret
 
 KEY = 'sk-proj-0123456789"abc/+def'
 
@@ -44,6 +44,30 @@ def test_bytes_keep_their_length() -> None:
     hidden = Secret(KEY).hide_bytes(data)
     assert len(hidden) == len(data)
     assert KEY.encode() not in hidden
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_bytes_that_come_in_pieces_are_hidden_as_the_whole(size: int) -> None:
+    cut = KEY[:20].encode()
+    data = b"".join([b"s sk-p ", KEY.encode(), b" ", cut, b"x", KEY.encode() * 2, json.dumps(KEY).encode(), cut])
+    hiding = HidingBytes(Secret(KEY))
+    given = b"".join(hiding.feed(data[at : at + size]) for at in range(0, len(data), size)) + hiding.close()
+    assert given == Secret(KEY).hide_bytes(data)
+    assert len(given) == len(data)
+    assert given.startswith(b"s sk-p ***")
+    assert b"0123" not in given
+    assert hiding.found == 6
+
+
+def test_what_cannot_become_the_key_is_given_out_at_once() -> None:
+    hiding = HidingBytes(Secret(KEY))
+    assert hiding.feed(b"data: 1\n\n") == b"data: 1\n\n"
+    assert hiding.feed(b"is") == b"i"
+    assert hiding.feed(b"k-ab") == b"sk-ab"
+
+
+def test_a_short_key_in_bytes_is_hidden_as_a_word_alone() -> None:
+    assert Secret("any").hide_bytes(b"many any, anyone any") == b"many ***, anyone ***"
 
 
 def test_a_short_key_is_hidden_as_a_word_alone() -> None:

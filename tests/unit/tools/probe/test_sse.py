@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 import sseclient  # pyright: ignore[reportMissingTypeStubs] - it has none
 
-from tools.probe.sse import LOSSES, MEANINGS, BreachKind, SseComment, SseEvent, SseReader
+from tools.probe import sse
+from tools.probe.sse import HARMLESS, LOSSES, MAX_EVENT_BYTES, MEANINGS, BreachKind, SseComment, SseEvent, SseReader
 
 
 def read(data: bytes, size: int = 1 << 20) -> tuple[SseReader, list[SseEvent], list[SseComment]]:
@@ -35,19 +38,22 @@ BREACHES: dict[BreachKind, bytes] = {
     "line separators": "data: 1\u20282\n\n".encode(),
     "no space after colon": b"data:1\n\n",
     "long line": b"data: " + b"x" * (512 * 1024) + b"\n\n",
+    "endless event": b"data: " + b"x" * MAX_EVENT_BYTES + b"\n\n",
+    "comment block": b": ping\n\ndata: 1\n\n",
 }
-FINE = b": keep-alive\n\nevent: a\nid: 7\nretry: 10\ndata: 1\n\n: ping\ndata: 2\n\n"
+FINE = b": keep-alive\nevent: a\nid: 7\nretry: 10\ndata: 1\n\n: ping\ndata: 2\n\n"
 
 
 def test_every_kind_of_breach_has_a_case_and_a_meaning() -> None:
     assert set(BREACHES) == set(MEANINGS)
-    assert set(MEANINGS) >= LOSSES
+    assert set(MEANINGS) >= LOSSES | HARMLESS
+    assert not LOSSES & HARMLESS
 
 
 @pytest.mark.parametrize("size", [1, 2, 1 << 20])
 @pytest.mark.parametrize("kind", BREACHES)
 def test_a_breach_is_told_once_and_no_other(kind: BreachKind, size: int) -> None:
-    if kind == "long line" and size != 1 << 20:
+    if kind in ("long line", "endless event") and size != 1 << 20:
         size = 1 << 16
     reader, events, _ = read(BREACHES[kind], size)
     assert [(breach.kind, breach.loss) for breach in reader.breaches.values()] == [(kind, kind in LOSSES)]
@@ -97,3 +103,18 @@ def test_what_is_lost_is_kept_for_whoever_looks_for_an_error() -> None:
     data = b'error: {"message": "no"}\n\n{"error": 1}\n' + b"data: {}\n\ndata: half"
     assert read(data)[0].stray == ['error: {"message": "no"}', '{"error": 1}', "data: half"]
     assert len(read(b"x: 1\n" * 100)[0].stray) == SseReader.MAX_STRAY
+
+
+@pytest.mark.parametrize("line", [b"data: " + b"x" * 1000 + b"\n", b"x" * 1000])
+def test_an_event_without_an_end_takes_no_more_memory_than_its_limit(
+    line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100_000)
+    reader = SseReader()
+    tracemalloc.start()
+    for _ in range(2_000):
+        reader.feed(line, 1.0)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1_000_000 < 2_000 * len(line)
+    assert "endless event" in reader.breaches

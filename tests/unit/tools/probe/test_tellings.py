@@ -58,6 +58,18 @@ def test_a_lie_is_seen(name: str, size: int) -> None:
         assert witness.verdict.untrue
 
 
+@pytest.mark.parametrize("name", RISKS | LIES)
+def test_what_is_said_of_a_stream_does_not_stand_in_its_text(name: str) -> None:
+    """What was made is the stream's own text, whatever is found beside it."""
+    lie = (LIES | RISKS)[name]
+    telling = witnessed(lie.api, lie.body).telling
+    known = ("one", " two", "x", "a", "b", "The", "\x1b", "\ud83d", "")
+    rest = str(telling.text)
+    for word in sorted(known, key=len, reverse=True):
+        rest = rest.replace(word, "")
+    assert rest == "", telling.text
+
+
 @pytest.mark.parametrize("closing", ["fin", "reset", "silent"])
 @pytest.mark.parametrize("name", streams.WHOLE)
 def test_a_stream_that_is_cut_anywhere_is_no_success(name: str, closing: Closing) -> None:
