@@ -23,6 +23,7 @@ from typing import Literal
 import psutil
 
 from tools.gateway_sockets import free_port
+from tools.ready_line import first_line
 
 Name = Literal["direct", "ours", "nginx", "litellm"]
 NAMES: tuple[Name, ...] = ("direct", "ours", "nginx", "litellm")
@@ -130,8 +131,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
     for left in psutil.wait_procs(children, timeout=1.0)[1]:
         left.kill()
 
@@ -142,8 +141,10 @@ def _log_end(folder: Path, name: str) -> str:
 
 def _said_port(process: subprocess.Popen[bytes], folder: Path, name: str) -> int:
     """The port in a process's first line, `ready: PORT` or `ready: http://host:PORT/…`."""
-    assert process.stdout is not None
-    line = process.stdout.readline().decode().split()
+    try:
+        line = first_line(process, START_S).split()
+    except TimeoutError:
+        raise CannotStart(f"{name} was not ready after {START_S:g} s: {_log_end(folder, name)}") from None
     if len(line) < 2 or line[0] != "ready:":
         raise CannotStart(f"{name} did not start: {_log_end(folder, name)}")
     return int(line[1].rpartition(":")[2].partition("/")[0])

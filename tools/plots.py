@@ -24,6 +24,8 @@ BLUE, PURPLE, GREEN, RED, YELLOW, GREY, BLACK = (
     "#222222",
 )
 _SMALL = 7
+MAX_POINTS = 20_000
+"""Of a longer line every so-manieth point is drawn: a picture has no place for more."""
 
 
 class _Axes(Protocol):
@@ -55,12 +57,12 @@ class Panel:
 
     def __init__(self, axes: _Axes) -> None:
         self._axes = axes
-        self._named = False
+        self._named = 0
         axes.grid(visible=True, alpha=0.25)
         axes.tick_params(labelsize=_SMALL)
 
     def title(self, text: str) -> None:
-        self._axes.set_title(text, fontsize=9)
+        self._axes.set_title(text, fontsize=9, loc="left")
 
     def below(self, text: str) -> None:
         """What stands under the horizontal axis."""
@@ -72,10 +74,11 @@ class Panel:
         """`style`: `-`, `--`, `.` (no line), `.-`; `steps`: it keeps its value until the next one."""
         how: dict[str, object] = {"drawstyle": "steps-post"} if style == "steps" else {}
         if name is not None:
-            self._named = True
+            self._named += 1
             how["label"] = name
         form = "-" if style == "steps" else style
-        xs, ys = [x for x, _ in points], [y for _, y in points]
+        drawn = points[:: -(-len(points) // MAX_POINTS) or 1]
+        xs, ys = [x for x, _ in drawn], [y for _, y in drawn]
         self._axes.plot(xs, ys, form, color=colour, linewidth=1.1, markersize=3.5, **how)
 
     def mark(self, at: float, colour: str) -> None:
@@ -98,9 +101,10 @@ class Panel:
         self._axes.set_xscale("log")
 
     def explain(self) -> None:
-        """A legend, where something has a name."""
+        """A legend, where something has a name: beside the title, so that it hides nothing."""
         if self._named:
-            self._axes.legend(fontsize=_SMALL, loc="upper left")
+            above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1}
+            self._axes.legend(fontsize=_SMALL, ncols=self._named, frameon=False, columnspacing=1.2, **above)
 
 
 class Picture:

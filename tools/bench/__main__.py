@@ -24,14 +24,16 @@ from rich.progress import track
 
 from tools import plots
 from tools.bench import deaths, first_token, held, tokens
-from tools.bench.figures import CannotMeasure, Diagram, Group, Part
+from tools.bench.figures import CannotMeasure, Diagram, Group, Part, Untrue
 from tools.bench.server import command_of
+from tools.outputs import check_outputs
 from tools.plots import BLUE, GREEN, PURPLE, YELLOW, Panel, Picture
-from tools.probe.exits import CouldNotRun
+from tools.probe.exits import LIE, TRUTHFUL, CouldNotRun
 from tools.probe.report import Parser, Reporter, run_checker, table
 from tools.probe.target import APIS
 from tools.probe.values import Json
 
+STATUS_HELP = "exit status: 0 measured; 1 a stream was cut, or hid how it ended; 2 could not run"
 GROUPS: tuple[Group, ...] = get_args(Group)
 COLOURS = (BLUE, YELLOW, GREEN, PURPLE)
 
@@ -64,7 +66,7 @@ def _groups(text: str) -> tuple[Group, ...]:
 
 def parser() -> Parser:
     about = (__doc__ or "").splitlines()[0]
-    made = Parser(prog="python -m tools.bench", description=about, epilog="exit status: 0 measured, 2 could not run")
+    made = Parser(prog="python -m tools.bench", description=about, epilog=STATUS_HELP)
     add = made.add_argument
     add("--only", type=_groups, default=GROUPS, metavar="GROUPS", help=f"of {','.join(GROUPS)} (default: all)")
     add("--deaths", type=_count(1, 10_000), default=100, help="engine deaths (default: 100)")
@@ -96,20 +98,40 @@ def _measure(args: argparse.Namespace, group: Group, reporter: Reporter) -> Part
         case "kept":
             return tokens.measure_kept(args.pairs, args.tokens, command, tracked)
         case "held":
-            return held.measure(args.streams, args.held_s, command)
+            with reporter.progress() as progress:
+                progress.add_task(group, total=None)
+                return held.measure(args.streams, args.held_s, command)
 
 
 def _bench(args: argparse.Namespace, reporter: Reporter) -> int:
     if args.plot is not None and not plots.can_plot():
         raise CouldNotRun(f"{plots.HOW_TO_GET}; or leave --plot out")
+    check_outputs(args.json, args.plot)
     parts: list[Part] = []
     load_before = psutil.getloadavg()[0]
-    for group in args.only:
-        try:
-            parts.append(_measure(args, group, reporter))
-        except (CannotMeasure, OSError, psutil.Error) as error:
-            raise CouldNotRun(f"{group}: {error}") from None
-        _show(parts[-1], reporter)
+    try:
+        for group in args.only:
+            parts.append(_measured(args, group, reporter))
+            _show(parts[-1], reporter)
+    except Untrue as untrue:
+        reporter.complain(f"untrue: {untrue}")
+        return LIE
+    finally:  # what was measured before an error or Ctrl-C is kept
+        if parts:
+            _write(args, parts, load_before, reporter)
+    return TRUTHFUL
+
+
+def _measured(args: argparse.Namespace, group: Group, reporter: Reporter) -> Part:
+    try:
+        return _measure(args, group, reporter)
+    except Untrue as untrue:
+        raise Untrue(f"{group}: {untrue}") from None
+    except (CannotMeasure, OSError, psutil.Error) as error:
+        raise CouldNotRun(f"{group}: {error}") from None
+
+
+def _write(args: argparse.Namespace, parts: Sequence[Part], load_before: float, reporter: Reporter) -> None:
     if args.json is not None:
         machine: Json = {
             "system": platform.platform(),
@@ -122,7 +144,6 @@ def _bench(args: argparse.Namespace, reporter: Reporter) -> int:
         reporter.write_json(args.json, {"machine": machine, "parts": whole})
     if args.plot is not None:
         _draw(args.plot, parts)
-    return 0
 
 
 def _figures_json(part: Part) -> list[Json]:

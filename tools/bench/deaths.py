@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import psutil
 
-from tools.bench.figures import CannotMeasure, Diagram, Figure, Part, median_figure, percentile, ranked
+from tools.bench.figures import CannotMeasure, Diagram, Figure, Part, Untrue, median_figure, percentile, ranked
 from tools.bench.server import connect, get, post, read_until, server
 from tools.probe.values import as_int, at
 
@@ -52,7 +52,7 @@ def measure(deaths: int, command: tuple[str, ...], track: Callable[[range], Iter
                 begun = read_until(stream, FIRST_TOKEN)
                 restarts.append(1_000 * (time.perf_counter() - killed_s))
                 if LAST_TOKEN not in begun:
-                    read_until(stream, LAST_TOKEN)
+                    read_until(stream, LAST_TOKEN, begun=True)
                 endings.append(1_000 * ending_s)
                 pipes.append(1_000 * _pipe_end_s())
                 starts.append(1_000 * _start_s(words, folder))
@@ -99,10 +99,10 @@ def _death(stream: socket.socket, engine: psutil.Process) -> tuple[float, float]
     """When it was killed, and how long the ending took."""
     begun = time.perf_counter()
     engine.kill()
-    ending = read_until(stream, END)
+    ending = read_until(stream, END, begun=True)
     took_s = time.perf_counter() - begun
     if FAILED not in ending:
-        raise CannotMeasure(f"not a truthful ending: {ending[-300:]!r}")
+        raise Untrue(f"the engine's death is not told: {ending[-300:]!r}")
     return begun, took_s
 
 

@@ -54,6 +54,10 @@ class CannotMeasure(Exception):
     """A figure could not be measured; the text says why."""
 
 
+class Untrue(CannotMeasure):
+    """What was to be measured is not true: a stream that was cut, or that hides how it ended."""
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tools.bench.figures import CannotMeasure, Diagram, Figure, Part, ranked, ratio_of
-from tools.bench.server import connect, read_to_end
+from tools.bench.figures import CannotMeasure, Diagram, Figure, Part, Untrue, ranked, ratio_of
+from tools.bench.server import ACCEPTED, connect, read_to_end
 from tools.gateway_servers import CannotStart, Choice, start, upstream
 from tools.gateway_wire import MARK, Wanted, request_bytes
 
@@ -65,7 +65,8 @@ def _first_ms(port: int) -> float:
         while MARK not in data:
             part = sock.recv(65_536)
             if not part:
-                raise CannotMeasure(f"a stream ended before its first token: {data[-200:]!r}")
+                kind = Untrue if data.startswith(ACCEPTED) else CannotMeasure
+                raise kind(f"a stream ended before its first token: {data[-200:]!r}")
             data += part
         took_s = time.perf_counter() - begun
         if not data.endswith(b"0\r\n\r\n"):

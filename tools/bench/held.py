@@ -9,7 +9,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tools.bench.figures import CannotMeasure, Figure, Part
+from tools.bench.figures import CannotMeasure, Figure, Part, Untrue
 from tools.bench_gateway import measure as measure_gateway
 from tools.gateway_report import Case
 from tools.gateway_servers import CannotStart, Choice, start, upstream
@@ -30,6 +30,8 @@ def measure(streams: int, seconds: float, command: tuple[str, ...]) -> Part:
             direct, ours = measure_gateway(up, up, case, seconds), measure_gateway(server, up, case, seconds)
         except CannotStart as error:
             raise CannotMeasure(str(error)) from None
+    if untrue := ours.result.verdicts["untrue"]:
+        raise Untrue(f"{untrue} of {streams} streams: {next(iter(ours.result.reasons), '')}")
     whole, beside = ours.result.verdicts["whole"], direct.result.verdicts["whole"]
     more_bytes = max(0.0, ours.memory_bytes - idle.memory_bytes) / (streams - FEW)
     figures = [

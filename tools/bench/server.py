@@ -14,13 +14,16 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.bench.figures import CannotMeasure
+from tools.bench.figures import CannotMeasure, Untrue
+from tools.ready_line import first_line
 from tools.words import split_words
 
 COMMAND = (sys.executable, "-m", "serve")
+START_S = 120.0
 STOP_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 120.0
 LOG_BYTES = 500
+ACCEPTED = b"HTTP/1.1 200"
 LAST_CHUNK = b"0\r\n\r\n"
 TAIL_BYTES = 256
 
@@ -53,14 +56,25 @@ def server(script: Mapping[str, object], command: tuple[str, ...] = COMMAND) -> 
             except OSError as error:
                 raise CannotMeasure(f"the server cannot be started: {error.strerror}") from None
             try:
-                assert process.stdout is not None
-                line = process.stdout.readline().decode("utf-8", "replace")
-                if not line.startswith("ready: "):
-                    told = (Path(folder) / "log").read_text("utf-8", "replace")[-LOG_BYTES:].strip()
-                    raise CannotMeasure(f"the server did not start: {told}")
-                yield int(line.split()[1].split(":")[2].split("/")[0])
+                yield _port(process, Path(folder) / "log")
             finally:
                 _end(process)
+
+
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """The one that its first line says."""
+    try:
+        line = first_line(process, START_S)
+    except TimeoutError:
+        raise CannotMeasure(f"the server was not ready after {START_S:g} s: {_last_words(log)}") from None
+    port = line.partition("http://")[2].partition("/")[0].rpartition(":")[2]
+    if not line.startswith("ready: ") or not port.isdecimal():
+        raise CannotMeasure(f"the server did not start: {_last_words(log)}")
+    return int(port)
+
+
+def _last_words(log: Path) -> str:
+    return log.read_text("utf-8", "replace")[-LOG_BYTES:].strip() or "it wrote no log"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -70,8 +84,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
 
 
 def connect(port: int) -> socket.socket:
@@ -87,13 +99,17 @@ def post(sock: socket.socket, path: str, body: Mapping[str, object]) -> None:
     sock.sendall(head.encode() + raw)
 
 
-def read_until(sock: socket.socket, mark: bytes) -> bytes:
-    """Raises: CannotMeasure: the stream ended before the mark."""
+def read_until(sock: socket.socket, mark: bytes, *, begun: bool = False) -> bytes:
+    """`begun`: the stream's head was read before.
+
+    Raises: Untrue: the stream ended before the mark. CannotMeasure: there was none, but a refusal or nothing.
+    """
     data = b""
     while mark not in data:
         part = sock.recv(65_536)
         if not part:
-            raise CannotMeasure(f"the stream ended without {mark!r}: {data[-200:]!r}")
+            kind = Untrue if begun or data.startswith(ACCEPTED) else CannotMeasure
+            raise kind(f"the answer ended without {mark!r}: {data[-200:]!r}")
         data += part
     return data
 
@@ -101,18 +117,18 @@ def read_until(sock: socket.socket, mark: bytes) -> bytes:
 def read_to_end(sock: socket.socket, mark: bytes = b"") -> None:
     """Read to the last chunk.
 
-    Raises: CannotMeasure: the connection ended before it, or the mark did not come.
+    Raises: Untrue: the connection ended before it, or the mark did not come.
     """
     tail, found = b"", not mark
     while not tail.endswith(LAST_CHUNK):
         part = sock.recv(1 << 20)
         if not part:
-            raise CannotMeasure(f"the stream was cut: {tail[-200:]!r}")
+            raise Untrue(f"the stream was cut: {tail[-200:]!r}")
         data = tail + part
         found = found or mark in data
         tail = data[-TAIL_BYTES:]
     if not found:
-        raise CannotMeasure(f"a stream did not end with {mark!r}: {tail[-200:]!r}")
+        raise Untrue(f"a stream did not end with {mark!r}: {tail[-200:]!r}")
 
 
 def get(port: int, path: str) -> object:

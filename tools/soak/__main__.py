@@ -10,29 +10,34 @@ that is, or our own server says so.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
 import sys
 import threading
-from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from tools import plots
+from tools.outputs import check_outputs
 from tools.probe.asking import SHORT_PROMPT, asking, first_model
 from tools.probe.connection import fetch
 from tools.probe.exits import CouldNotRun
 from tools.probe.live import Refused, watch
 from tools.probe.report import Reporter, run_checker
+from tools.probe.stopping import stopping
 from tools.probe.target import Api, Target, parse_target
 from tools.probe.values import as_int, at, parsed
 from tools.soak.charts import chart
-from tools.soak.command_line import KILL_EVERY_MINUTES, STALL_EVERY_MINUTES, check, default_faults, parser
+from tools.soak.command_line import (
+    KILL_EVERY_MINUTES,
+    STALL_EVERY_MINUTES,
+    check,
+    default_every_s,
+    default_faults,
+    parser,
+)
 from tools.soak.faults import ByCommand, ByPid, Means, OnePid
 from tools.soak.gpu import Gpu, find_gpu
-from tools.soak.judge import judge
+from tools.soak.judge import MIB, judge
 from tools.soak.page import Outcome, as_json, evidence_text, junit_cases, page, show
 from tools.soak.record import ANSWERED, FaultKind, Record, Watched
 from tools.soak.run import Scene, soak
@@ -56,36 +61,23 @@ NO_MEANS = (
 def _soak(args: argparse.Namespace, reporter: Reporter) -> int:
     check(args)
     _make_folder(args.report)
+    check_outputs(args.json, args.junit)
     if not plots.can_plot():
         reporter.complain(f"{plots.HOW_TO_GET}; the report is made without them")
     with ExitStack() as stack:
+        stop = stack.enter_context(stopping())
         ours: OurServer | None = None
         if args.serve is not None:
-            ours = OurServer(args.serve, args.report / "server.log")
+            ours = _start(args, reporter, stop)
             stack.callback(ours.end)
         target = parse_target(ours.url if ours else args.url, reporter.secret)
         model = args.model or first_model(target, verify=not args.insecure)
-        apis = _look(target, args, model, reporter)
+        apis = _look(target, args, model, reporter, stop)
         gpu = find_gpu()
         if isinstance(gpu, Gpu):
             stack.callback(gpu.close)
         tree = _tree(args, target, ours)
-        settings = Settings(
-            seed=args.seed,
-            apis=apis,
-            minutes=args.minutes,
-            streams=args.streams,
-            clients=args.clients,
-            max_tokens=_max_tokens(target, args, reporter),
-            prompt_words=args.prompt_words,
-            leave_share=args.leave,
-            stall_s=args.stall_s,
-            silence_s=args.silence_s,
-            stream_limit_s=args.stream_limit_s,
-            every_s=args.every_s,
-            grace_s=args.grace_s,
-            verify=not args.insecure,
-        )
+        settings = _settings(args, apis, _max_tokens(target, args, reporter))
         page_ = StatusPage(target, verify=not args.insecure)
         facts = watched(tree, page_, gpu, target)
         record = Record(minutes=settings.minutes, streams=settings.streams)
@@ -93,7 +85,28 @@ def _soak(args: argparse.Namespace, reporter: Reporter) -> int:
         scene = Scene(target, model, watcher, tree, ours, _means(args, watcher), _may_end(args))
         settings = replace(settings, **_fault_counts(args, scene))
         _announce(settings, facts, reporter)
-        return _finish(args, reporter, _run(settings, scene, record, facts, reporter))
+        return _finish(args, reporter, _run(settings, scene, record, facts, reporter, stop))
+
+
+def _settings(args: argparse.Namespace, apis: tuple[Api, ...], max_tokens: int) -> Settings:
+    """All but the faults, which need to know what can be killed."""
+    return Settings(
+        seed=args.seed,
+        apis=apis,
+        minutes=args.minutes,
+        streams=args.streams,
+        clients=args.clients,
+        max_tokens=max_tokens,
+        prompt_words=args.prompt_words,
+        leave_share=args.leave,
+        stall_s=args.stall_s,
+        silence_s=args.silence_s,
+        stream_limit_s=args.stream_limit_s,
+        every_s=args.every_s or default_every_s(args.minutes),
+        grace_s=args.grace_s,
+        cache_mib=args.cache_mib,
+        verify=not args.insecure,
+    )
 
 
 def _make_folder(path: Path) -> None:
@@ -101,27 +114,38 @@ def _make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CouldNotRun(f"report: {path} cannot be made: {error.strerror}") from None
+    check_outputs(path / "report.json")
+
+
+def _start(args: argparse.Namespace, reporter: Reporter, stop: threading.Event) -> OurServer:
+    with reporter.progress() as progress:
+        progress.add_task("starting the server", total=None)
+        return OurServer(args.serve, args.report / "server.log", stop=stop)
 
 
 # --- who takes part ----------------------------------------------------------------------------------
 
 
-def _look(target: Target, args: argparse.Namespace, model: str, reporter: Reporter) -> tuple[Api, ...]:
+def _look(
+    target: Target, args: argparse.Namespace, model: str, reporter: Reporter, stop: threading.Event
+) -> tuple[Api, ...]:
     """The APIs that the server has: each is asked once.
 
-    Raises: CouldNotRun: none of them answers.
+    Raises: CouldNotRun: none of them answers. KeyboardInterrupt: `stop` was set.
     """
     there: list[Api] = []
     last = ""
     for api in args.apis:
         body = asking(api, model, SHORT_PROMPT, max_tokens=LOOK_TOKENS, stream=True)
         try:
-            watch(target, api, body, silence_s=LOOK_S, until_s=LOOK_S, verify=not args.insecure)
+            watch(target, api, body, silence_s=LOOK_S, until_s=LOOK_S, verify=not args.insecure, stop=stop)
         except Refused as refused:
             last = str(refused)
             if 400 <= refused.status < 500 and refused.status not in (408, 429):
                 reporter.say(f"{api} is left out: {refused}")
                 continue
+        if stop.is_set():
+            raise KeyboardInterrupt
         there.append(api)
     if not there:
         raise CouldNotRun(f"no API answers: {last}")
@@ -200,8 +224,10 @@ def _announce(settings: Settings, facts: Watched, reporter: Reporter) -> None:
 # --- the run and its report --------------------------------------------------------------------------
 
 
-def _run(settings: Settings, scene: Scene, record: Record, facts: Watched, reporter: Reporter) -> Outcome:
-    with _stopping() as stop, View(reporter, record) as view:
+def _run(
+    settings: Settings, scene: Scene, record: Record, facts: Watched, reporter: Reporter, stop: threading.Event
+) -> Outcome:
+    with View(reporter, record) as view:
         end = soak(settings, scene, record, view.tick, stop)
         took_s = record.now_s()
         stopped = stop.is_set()
@@ -212,37 +238,17 @@ def _run(settings: Settings, scene: Scene, record: Record, facts: Watched, repor
     not_made = sum(fault.error is not None for fault in record.faults)
     if not_made:
         notes.append(f"{not_made} of {len(record.faults)} faults could not be made")
-    judgement = judge(record.streams, record.samples, record.faults, list(record.orphans.values()), end)
+    orphans = list(record.orphans.values())
+    judgement = judge(record.streams, record.samples, record.faults, orphans, end, cache_bytes=settings.cache_mib * MIB)
     return Outcome(settings, facts, scene.model, record, judgement, took_s, tuple(notes))
-
-
-@contextlib.contextmanager
-def _stopping() -> Generator[threading.Event]:
-    """An event that the first Ctrl-C and a request to end set; the second Ctrl-C interrupts."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _finish(args: argparse.Namespace, reporter: Reporter, outcome: Outcome) -> int:
     """Show and write everything; the exit status."""
     folder: Path = args.report
     record, judgement = outcome.record, outcome.judgement
+    for old in (folder / "soak.png", *folder.glob("untrue-*.txt")):  # of an earlier run
+        old.unlink(missing_ok=True)
     picture: bytes | None = None
     if plots.can_plot():
         picture = chart(record.streams, record.samples, record.faults, judgement)

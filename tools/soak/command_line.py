@@ -18,6 +18,8 @@ MAX_CLIENTS = 256
 KILL_EVERY_MINUTES = 1.0
 STALL_EVERY_MINUTES = 2.0
 FAULT_EVERY_STREAMS = 50
+LOOKS = 30_000
+"""So many looks at memory are enough for a run of any length."""
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:
@@ -58,10 +60,9 @@ def parser(about: str | None) -> Parser:
     server.add_argument("--url", help="a running server, http://HOST:PORT/v1")
     server.add_argument("--serve", metavar="OPTIONS", help='start our own server with these options; "" for none')
     add_server(server, with_api=False)  # pyright: ignore[reportArgumentType] - a group adds options as a parser does
-    watch = "watch this process and those below it (default: the one that listens at a loopback URL)"
-    server.add_argument("--server-pid", type=_count(1, 1 << 31), metavar="PID", help=watch)
     _add_load(made.add_argument_group("load"))
     _add_faults(made.add_argument_group("faults"))
+    _add_watch(made.add_argument_group("watch"))
     report = made.add_argument_group("report")
     folder = "folder of the report: report.html, soak.png, report.json (default: soak-report)"
     report.add_argument("--report", type=Path, default=Path("soak-report"), metavar="DIR", help=folder)
@@ -112,9 +113,21 @@ def _add_faults(faults: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     add("--kill-command", metavar="COMMAND", help="kills the engine")
     stall = "lets the engine hang and go on again: docker pause X; sleep 20; docker unpause X"
     add("--stall-command", metavar="COMMAND", help=stall)
-    add("--every-s", type=_number(0.05, 600), default=1.0, metavar="S", help="between two looks (default: 1)")
+
+
+def _add_watch(watch: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage] - as above
+    add = watch.add_argument
+    server = "watch this process and those below it (default: the one that listens at a loopback URL)"
+    add("--server-pid", type=_count(1, 1 << 31), metavar="PID", help=server)
+    every = "between two looks (default: 1; more in a run of more than eight hours)"
+    add("--every-s", type=_number(0.05, 600), metavar="S", help=every)
     grace = "how long orphans and what the queue has may stay (default: 20)"
     add("--grace-s", type=_number(0.1, 600), default=20.0, metavar="S", help=grace)
+    cache = (
+        "memory that caches may fill after the start before growth counts as a leak: llama.cpp's --cache-ram, 8192 "
+        "unless it is told (default: 0)"
+    )
+    add("--cache-mib", type=_count(0, 1 << 30), default=0, metavar="N", help=cache)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -125,6 +138,11 @@ def check(args: argparse.Namespace) -> None:
         raise CouldNotRun("server-pid: the server that --serve starts is known; leave it out")
     if args.seed is None:
         args.seed = random.SystemRandom().randrange(1_000_000_000)
+
+
+def default_every_s(minutes: float) -> float:
+    """Seconds between two looks, where nobody said."""
+    return max(1.0, minutes * 60 / LOOKS)
 
 
 def default_faults(args: argparse.Namespace, every_minutes: float) -> int:

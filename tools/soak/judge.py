@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
+import bisect
+import heapq
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tools.probe.exits import LIE, TRUTHFUL
 from tools.probe.target import APIS, Api
@@ -42,12 +44,17 @@ FLOORS: Mapping[SeriesName, float] = {
 ENGINE_SERIES: frozenset[SeriesName] = frozenset(
     {"engine memory", "engine threads", "engine descriptors", "GPU memory of the tree"}
 )
+MEMORY_SERIES: frozenset[SeriesName] = frozenset(name for name in FLOORS if "memory" in name)
 IN_FLIGHT_S = 0.1
 """What the engine had made before it died may come so much later."""
 AT_ONCE_S = 5.0
 """Who hides a death says so within this time: later, another engine may have made the rest."""
 LEAST_HIDDEN = 3
 SHOWN = 10
+CACHE_HINT = (
+    "a cache that is not full yet looks the same: a longer run tells them apart, and so does --cache-mib with what the "
+    "server's caches may take"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +80,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class FaultReport:
-    """What followed a fault. `endings` are those of the streams that were open; `last_ending_s` and `recovered_s` count
-    from the fault: when the last of them had ended, and when a stream that began later had its first token."""
+    """What followed a fault. `endings` are those of the streams that it met in mid-answer, `others` of those that were
+    open beside them. `last_ending_s` (of the former) and `recovered_s` count from the fault; the latter is when the
+    next stream had its first token, whenever it had begun."""
 
     fault: Fault
     endings: Mapping[Ending, int]
+    others: Mapping[Ending, int]
     last_ending_s: float | None
     recovered_s: float | None
 
@@ -104,8 +113,12 @@ def judge(
     faults: Sequence[Fault],
     orphans: Sequence[Orphan],
     end: AtTheEnd,
+    *,
+    cache_bytes: int = 0,
 ) -> Judgement:
-    lines = tuple(_lines(samples))
+    """`cache_bytes`: by so much memory may grow above the first sample before its growth is looked at."""
+    lines = tuple(_lines(samples, cache_bytes))
+    met = _met(faults, streams)
     counts: dict[Api, Counter[Ending]] = {}
     for seen in streams:
         counts.setdefault(seen.api, Counter())[seen.ending] += 1
@@ -114,23 +127,31 @@ def judge(
         _streams_item("unterminated streams", UNTERMINATED, streams),
         _streams_item("lies", frozenset({Ending.LIE}), streams),
         _limits_item(streams),
-        _hidden_item(faults, streams),
+        _hidden_item(met),
         _streams_item("broken format", frozenset({Ending.BROKEN}), streams),
         _leaks_item(lines),
         _orphans_item(orphans),
         _queue_item(end),
         _server_item(end),
     )
-    return Judgement(items, lines, tuple(_fault_reports(faults, streams)), by_api)
+    return Judgement(items, lines, tuple(_fault_reports(met, streams)), by_api)
 
 
 # --- items -------------------------------------------------------------------------------------------
 
 
 def _streams_item(name: str, endings: frozenset[Ending], streams: Sequence[Seen]) -> Item:
+    """What is wrong with many streams of an API in the same way is told once."""
     bad = [seen for seen in streams if seen.ending in endings]
     judged = sum(seen.ending in ANSWERED for seen in streams)
-    evidence = [f"stream {seen.number} ({seen.api}, at {seen.begun_s:.1f} s): {'; '.join(seen.why)}" for seen in bad]
+    alike: dict[tuple[Api, tuple[str, ...]], list[Seen]] = {}
+    for seen in bad:
+        alike.setdefault((seen.api, seen.why), []).append(seen)
+    evidence: list[str] = []
+    for (api, why), group in alike.items():
+        first = group[0]
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        evidence.append(f"stream {first.number} ({api}, at {first.begun_s:.1f} s){more}: {'; '.join(why)}")
     return Item(name, bool(bad), f"{len(bad)} of {judged}", tuple(_cut(evidence)))
 
 
@@ -151,31 +172,23 @@ def _limits_item(streams: Sequence[Seen]) -> Item:
     return Item("limits told as success", bool(bad), text, tuple(bad))
 
 
-def _hidden_item(faults: Sequence[Fault], streams: Sequence[Seen]) -> Item:
+def _hidden_item(met: Sequence[_Met]) -> Item:
     """Streams that had tokens when the engine was killed and got none afterwards, and still said that they were
     finished. One may have been finished just then; most of those that were hit can't have been."""
-    kills = [fault for fault in faults if fault.kind == "kill" and fault.error is None]
-    hit: list[Seen] = []
-    hidden: list[tuple[Seen, Fault]] = []
-    for kill in kills:
-        for seen in streams:
-            first_s, last_s = seen.first_token_s, seen.last_token_s
-            if first_s is None or last_s is None or seen.ending is Ending.LEFT:
-                continue
-            if not seen.begun_s + first_s < kill.at_s < seen.ended_s:
-                continue
-            dead_s = kill.at_s + kill.took_s
-            if seen.begun_s + last_s > dead_s + IN_FLIGHT_S:
-                continue  # it was another engine's
-            hit.append(seen)
-            if seen.success and seen.ended_s <= dead_s + AT_ONCE_S:
-                hidden.append((seen, kill))
-    bad = len(hidden) >= LEAST_HIDDEN and len(hidden) > len(hit) / 2
-    evidence = [
-        f"stream {seen.number} ({seen.api}): success {seen.ended_s - kill.at_s:.2f} s after the kill"
-        for seen, kill in hidden
+    kills = [one for one in met if one.fault.kind == "kill" and one.fault.error is None]
+    hit = sum(len(one.hit) for one in kills)
+    hidden = [
+        (seen, one.fault.at_s)
+        for one in kills
+        for seen in one.hit
+        if seen.success and seen.ended_s <= one.fault.at_s + one.fault.took_s + AT_ONCE_S
     ]
-    text = f"{len(hidden)} of {len(hit)} that a kill met in mid-answer" if kills else "no kills were made"
+    bad = len(hidden) >= LEAST_HIDDEN and len(hidden) > hit / 2
+    evidence = [
+        f"stream {seen.number} ({seen.api}): success {seen.ended_s - at_s:.2f} s after the kill"
+        for seen, at_s in hidden
+    ]
+    text = f"{len(hidden)} of {hit} that a kill met in mid-answer" if kills else "no kills were made"
     return Item("deaths told as success", bad, text, tuple(_cut(evidence)) if bad else ())
 
 
@@ -188,7 +201,10 @@ def _leaks_item(lines: Sequence[Line]) -> Item:
         text = f"none in {len(judged)} series"
     else:
         text = "nothing was watched for long enough to say" if lines else "nothing was watched"
-    return Item("leaks", bool(leaks), text, tuple(f"{line.name}: {growth_text(line)}" for line in leaks))
+    evidence = [f"{line.name}: {growth_text(line)}" for line in leaks]
+    if any(line.name in MEMORY_SERIES for line in leaks):
+        evidence.append(CACHE_HINT)
+    return Item("leaks", bool(leaks), text, tuple(evidence))
 
 
 def _orphans_item(orphans: Sequence[Orphan]) -> Item:
@@ -220,19 +236,16 @@ def _cut(lines: Sequence[str]) -> list[str]:
 # --- series ------------------------------------------------------------------------------------------
 
 
-def _lines(samples: Sequence[Sample]) -> list[Line]:
+def _lines(samples: Sequence[Sample], cache_bytes: int) -> list[Line]:
     made: list[Line] = []
     for name, floor in FLOORS.items():
-        points = [Point(one.streams, one.values[name], one.life) for one in samples if name in one.values]
+        points = [(one.share, Point(one.streams, one.values[name], one.life)) for one in samples if name in one.values]
         if not points:
             continue
-        warm = [
-            Point(one.streams, one.values[name], one.life)
-            for one in samples
-            if name in one.values and one.share >= WARM_UP
-        ]
-        judged = _settled(warm) if name in ENGINE_SERIES else [Point(point.streams, point.value) for point in warm]
-        values = [point.value for point in points]
+        values = [point.value for _, point in points]
+        room = values[0] + cache_bytes if cache_bytes and name in MEMORY_SERIES else -math.inf
+        warm = [replace(point, value=max(point.value, room)) for share, point in points if share >= WARM_UP]
+        judged = _settled(warm) if name in ENGINE_SERIES else [replace(point, life=0) for point in warm]
         made.append(Line(name, judge_growth(judged, floor=floor), values[0], values[-1], max(values)))
     return made
 
@@ -254,7 +267,9 @@ def growth_text(line: Line) -> str:
         return line.growth.why
     unit, scale = unit_of(line.name)
     per_1000, error = 1_000 * slope.per_stream / scale, 1_000 * slope.error / scale
-    value = f"{per_1000:+.3g} ± {error:.2g} {unit}".rstrip()
+    # as many decimals as the error says something about
+    digits = min(3, max(0, 1 - math.floor(math.log10(error)))) if error > 0 else 0
+    value = f"{per_1000:+,.{digits}f} ± {error:,.{digits}f} {unit}".rstrip()
     return f"{value} for 1000 streams, over {slope.span:.0f}: {line.growth.why}"
 
 
@@ -266,21 +281,61 @@ def unit_of(name: SeriesName) -> tuple[str, float]:
 # --- faults ------------------------------------------------------------------------------------------
 
 
-def _fault_reports(faults: Sequence[Fault], streams: Sequence[Seen]) -> list[FaultReport]:
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """A fault, and the streams that were open: those that it hit in mid-answer, and those that had no token yet or got
+    more of another engine."""
+
+    fault: Fault
+    hit: Sequence[Seen]
+    others: Sequence[Seen]
+
+
+def _over_s(fault: Fault) -> float:
+    """From when on a token was made after the fault had come."""
+    return fault.at_s + (fault.took_s if fault.kind == "kill" else 0.0) + IN_FLIGHT_S
+
+
+def _met(faults: Sequence[Fault], streams: Sequence[Seen]) -> list[_Met]:
+    """In the faults' order. A run of days has many of both: each stream is looked at while it is open only."""
+    made: dict[int, _Met] = {}
+    order = sorted(range(len(faults)), key=lambda number: faults[number].at_s)
+    for number, open_then in zip(order, _open_at([faults[number].at_s for number in order], streams), strict=True):
+        fault = faults[number]
+        hit = [seen for seen in open_then if _was_hit(seen, fault)]
+        others = [seen for seen in open_then if not _was_hit(seen, fault)]
+        made[number] = _Met(fault, hit, others)
+    return [made[number] for number in range(len(faults))]
+
+
+def _open_at(times_s: Sequence[float], streams: Sequence[Seen]) -> Iterator[list[Seen]]:
+    """The streams that were open at each of these times, which rise; without those that we left."""
+    coming = sorted((seen for seen in streams if seen.ending is not Ending.LEFT), key=lambda seen: seen.begun_s)
+    next_one = 0
+    now_open: list[tuple[float, int]] = []
+    for at_s in times_s:
+        while next_one < len(coming) and coming[next_one].begun_s <= at_s:
+            heapq.heappush(now_open, (coming[next_one].ended_s, next_one))
+            next_one += 1
+        while now_open and now_open[0][0] <= at_s:
+            heapq.heappop(now_open)
+        yield [coming[place] for _, place in sorted(now_open)]
+
+
+def _was_hit(seen: Seen, fault: Fault) -> bool:
+    if seen.first_token_s is None or seen.last_token_s is None or seen.begun_s + seen.first_token_s >= fault.at_s:
+        return False
+    return fault.kind != "kill" or seen.begun_s + seen.last_token_s <= _over_s(fault)
+
+
+def _fault_reports(met: Sequence[_Met], streams: Sequence[Seen]) -> list[FaultReport]:
+    firsts = sorted(seen.begun_s + seen.first_token_s for seen in streams if seen.first_token_s is not None)
     made: list[FaultReport] = []
-    for fault in faults:
-        at_s = fault.at_s
-        hit = [seen for seen in streams if seen.begun_s <= at_s < seen.ended_s and seen.ending is not Ending.LEFT]
-        later = [
-            seen.begun_s + seen.first_token_s - at_s
-            for seen in streams
-            if seen.begun_s > at_s and seen.first_token_s is not None
-        ]
-        last_s = max((seen.ended_s - at_s for seen in hit), default=None)
-        made.append(FaultReport(fault, Counter(seen.ending for seen in hit), last_s, min(later, default=None)))
+    for one in met:
+        at_s = one.fault.at_s
+        place = bisect.bisect_right(firsts, _over_s(one.fault))
+        recovered_s = firsts[place] - at_s if place < len(firsts) else None
+        last_s = max((seen.ended_s - at_s for seen in one.hit), default=None)
+        endings, others = (Counter(seen.ending for seen in group) for group in (one.hit, one.others))
+        made.append(FaultReport(one.fault, endings, others, last_s, recovered_s))
     return made
-
-
-def median_recovery_s(reports: Sequence[FaultReport]) -> float | None:
-    times = [one.recovered_s for one in reports if one.fault.kind == "kill" and one.recovered_s is not None]
-    return statistics.median(times) if times else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from tools.probe.report import JUnitCase, Reporter, table
 from tools.probe.values import Json
@@ -66,9 +66,14 @@ def _fault_rows(outcome: Outcome) -> Rows:
     for report in outcome.judgement.faults:
         fault = report.fault
         what = f"not made: {fault.error}" if fault.error else f"{fault.how}{_for(fault)}"
-        hit = ", ".join(f"{count} {ending.value}" for ending, count in report.endings.items()) or "none"
-        made.append((f"{fault.at_s:.1f} s", fault.kind, what, hit, _s(report.last_ending_s), _s(report.recovered_s)))
+        hit, others = _counted(report.endings), _counted(report.others)
+        times = _s(report.last_ending_s), others, _s(report.recovered_s)
+        made.append((f"{fault.at_s:.1f} s", fault.kind, what, hit, *times))
     return made
+
+
+def _counted(endings: Mapping[Ending, int]) -> str:
+    return ", ".join(f"{count} {ending.value}" for ending, count in endings.items()) or "none"
 
 
 def _for(fault: Fault) -> str:
@@ -80,7 +85,7 @@ def _s(value: float | None) -> str:
 
 
 _SERIES_HEAD = ("series", "first", "last", "highest", "slope")
-_FAULT_HEAD = ("at", "fault", "what", "streams that were open", "last of them ended after", "next first token after")
+_FAULT_HEAD = ("at", "fault", "what", "in mid-answer", "they ended after", "others open then", "next first token after")
 SHOWN_FAULTS = 12
 
 
@@ -139,6 +144,7 @@ def _fact_rows(outcome: Outcome) -> list[tuple[str, ...]]:
         ("took", f"{outcome.took_s:.0f} s"),
         ("load", f"{settings.clients} clients, up to {settings.max_tokens} tokens, {', '.join(settings.apis)}"),
         *(("watched", fact) for fact in outcome.watched.facts),
+        *([("caches", f"memory may grow by {settings.cache_mib} MiB")] if settings.cache_mib else []),
     ]
 
 
@@ -167,6 +173,7 @@ def as_json(outcome: Outcome) -> Json:
         "server": outcome.watched.server,
         "model": outcome.model,
         "took_s": outcome.took_s,
+        "load": asdict(outcome.settings),
         "watched": list(outcome.watched.facts),
         "not_watched": list(outcome.watched.missing),
         "notes": list(outcome.notes),
@@ -190,6 +197,7 @@ def _fault_json(outcome: Outcome, number: int) -> Json:
         "error": fault.error,
         "mid_answer": fault.mid_answer,
         "endings": {ending.name.lower(): count for ending, count in report.endings.items()},
+        "others": {ending.name.lower(): count for ending, count in report.others.items()},
         "last_ending_s": report.last_ending_s,
         "recovered_s": report.recovered_s,
     }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tools.probe.exits import CouldNotRun
+from tools.probe.stopping import pause
 from tools.probe.target import Target
 from tools.soak.client import Client
 from tools.soak.faults import FaultMaker, Means
@@ -60,7 +61,7 @@ def soak(
                 break
             _check([scene.watch, faults, *clients])
             tick()
-            stop.wait(TICK_S)
+            pause(TICK_S, stop)
     finally:
         faults.stop()
         closing.set()

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from tools.probe.exits import CouldNotRun
+from tools.ready_line import first_line
 from tools.words import split_words
 
+START_S = 1_800.0
+"""A large model from a slow disk takes minutes."""
 STOP_S = 90.0
 """The server drains running requests before it ends."""
 LOG_BYTES = 800
 
 
 class OurServer:
-    """`python -m serve` with these options, on a free port unless they name one. Its log is the file `log`.
+    """`python -m serve` with these options, on a free port unless they name one. Its log is the file `log`. Blocks
+    until it is ready; what does not come to that is ended.
 
-    Raises: CouldNotRun: it did not start.
+    Raises: CouldNotRun: it did not start, or was not ready within `limit_s`. KeyboardInterrupt: `stop` was set.
     """
 
-    def __init__(self, options: str, log: Path, *, command: list[str] | None = None) -> None:
-        whole = [*(command or [sys.executable, "-m", "serve"]), *_words(options)]
-        if "--port" not in whole:
+    def __init__(
+        self,
+        options: str,
+        log: Path,
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "serve"),
+        limit_s: float = START_S,
+        stop: threading.Event | None = None,
+    ) -> None:
+        words = _words(options)
+        whole = [*command, *words]
+        if not any(word == "--port" or word.startswith("--port=") for word in words):
             whole += ["--port", "0"]
         # Ctrl-C is for the run, which ends the server in its time
         group = subprocess.CREATE_NEW_PROCESS_GROUP if sys.platform == "win32" else 0
@@ -41,12 +56,20 @@ class OurServer:
                 )
         except OSError as error:
             raise CouldNotRun(f"the server cannot be started: {error}") from None
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().decode("utf-8", "replace").split()
-        if line[:1] != ["ready:"] or len(line) < 2:
-            self.end()
+        try:
+            self.url = self._url(limit_s, stop)
+        except BaseException:
+            self._kill_all([])
+            raise
+
+    def _url(self, limit_s: float, stop: threading.Event | None) -> str:
+        try:
+            words = first_line(self.process, limit_s, stop).split()
+        except TimeoutError:
+            raise CouldNotRun(f"the server was not ready after {limit_s:g} s: {self.last_words()}") from None
+        if words[:1] != ["ready:"] or len(words) < 2:
             raise CouldNotRun(f"the server did not start: {self.last_words()}")
-        self.url = line[1]
+        return words[1]
 
     def last_words(self) -> str:
         return self._log.read_text("utf-8", "replace")[-LOG_BYTES:].strip() or "it wrote no log"
@@ -58,22 +81,26 @@ class OurServer:
         return None if code is None else f"exit status {code}"
 
     def end(self, limit_s: float = STOP_S) -> bool:
-        """Stop it as a user does; whether it ended by that within the time. If not, it is killed."""
+        """Stop it as a user does; whether it ended by that within the time. If not, it is killed, and so it is when
+        this is interrupted."""
         children = _below(self.process.pid)
         stopped = True
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
+        try:
+            if self.process.poll() is None:
+                self.process.terminate()
                 self.process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                stopped = False
-                for process in [*children, *_below(self.process.pid)]:
-                    _kill(process)
-                self.process.kill()
-                self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        except subprocess.TimeoutExpired:
+            stopped = False
+        finally:
+            if self.process.poll() is None:
+                self._kill_all(children)
         return stopped
+
+    def _kill_all(self, children: list[psutil.Process]) -> None:
+        for process in [*children, *_below(self.process.pid)]:
+            _kill(process)
+        self.process.kill()
+        self.process.wait()
 
 
 def _words(options: str) -> list[str]:

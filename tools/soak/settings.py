@@ -42,6 +42,8 @@ class Settings:
     every_s: float = 1.0
     grace_s: float = 20.0
     """How long what should be gone may take: orphans, and what the queue still has."""
+    cache_mib: int = 0
+    """By so much memory may grow before growth is looked at."""
     verify: bool = True
 
 

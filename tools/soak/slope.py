@@ -122,7 +122,8 @@ def judge_growth(points: Sequence[Point], *, floor: float, share: float = 0.05) 
         return Growth(None, None, False, "too short to say")
     last = fit(points[len(points) // 2 :])
     if not slope.clear():
-        return Growth(slope, last, False, "flat within its error" if slope.per_stream >= 0 else "falls")
+        falls = slope.per_stream < -CLEAR * slope.error
+        return Growth(slope, last, False, "falls" if falls else "no clear rise")
     if slope.growth <= floor or slope.growth <= share * slope.level:
         return Growth(slope, last, False, "rises, too little to matter")
     if last is None:

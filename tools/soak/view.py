@@ -6,6 +6,7 @@ import time
 from types import TracebackType
 
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from tools.probe.report import Reporter, table
@@ -15,6 +16,7 @@ from tools.soak.record import UNTRUE, Ending, Record
 LINE_S = 10.0
 LONGEST_LINE_S = 300.0
 LAST_FAULTS = 3
+BAR_WIDTH = 40
 
 
 class View:
@@ -66,11 +68,15 @@ class View:
     def _table(self) -> Table:
         record, reporter = self._record, self._reporter
         made = table(f"soak, {_clock(record.now_s())} of {_clock(record.minutes * 60)}", "", "now")
-        made.add_row("done", f"{record.share():.0%}")
+        done = Table.grid(padding=(0, 1))
+        done.add_row(
+            ProgressBar(total=1.0, completed=min(1.0, record.share()), width=BAR_WIDTH), f"{record.share():.0%}"
+        )
+        made.add_row("done", done)
         made.add_row("streams open", f"{record.open_streams}, {record.mid_answer} in mid-answer")
         for ending in Ending:
             if count := record.counts[ending]:
-                made.add_row(ending.value, f"[red]{count}[/red]" if ending in UNTRUE else str(count))
+                made.add_row(ending.value, str(count), style="red" if ending in UNTRUE else None)
         for fault in record.faults[-LAST_FAULTS:]:
             told = fault.error or fault.how
             made.add_row(f"{fault.kind} at {_clock(fault.at_s)}", reporter.cell(told))

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from tools import plots
+from tools import gateway_servers, plots
+from tools.bench import held, server
 from tools.bench.__main__ import main, parser
-from tools.bench.figures import CannotMeasure
+from tools.bench.figures import CannotMeasure, Untrue
 from tools.bench.server import connect, read_to_end, read_until
 from tools.bench.tokens import SHORTEST, lengths_of
 
@@ -116,6 +117,88 @@ def test_server_that_answers_nothing_ends_with_status_2(group: str, capsys: pyte
     assert f"{group}: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("group", ["deaths", "first-token", "held"])
+def test_server_that_is_never_ready_ends_with_status_2(
+    group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "START_S", 5.0)
+    monkeypatch.setattr(gateway_servers, "START_S", 5.0)
+    code = "import sys, threading; sys.stderr.write('loading 3 %'); sys.stderr.flush(); threading.Event().wait(60)"
+    assert main([*QUICK, "--only", group, "--ours", command(code)]) == 2
+    assert "was not ready after 5 s: loading 3 %" in capsys.readouterr().err
+
+
+LIAR = r"""
+import http.server, json, os, subprocess, sys
+engine = subprocess.Popen([sys.executable, '-S', '-c', 'input()'], stdin=subprocess.PIPE)
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({'engine': {'pid': engine.pid}}).encode())
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers['Content-Length']))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'data: "content": "H"\n\ndata: "content": "x"\n\ndata: "content": "o"\n\n')
+        engine.wait()
+        ENDING
+
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+Handler.protocol_version = 'HTTP/1.1'
+print(f'ready: http://127.0.0.1:{server.server_address[1]}/v1', flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "seen"),
+    [
+        (
+            'self.wfile.write(b\'data: "finish_reason": "stop"\\n\\ndata: [DONE]\\n\\n\')',
+            "the engine's death is not told",
+        ),
+        ("self.close_connection = True", "the answer ended without"),
+    ],
+)
+def test_ending_that_is_not_true_is_no_figure_and_ends_with_status_1(
+    ending: str, seen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    liar = command(LIAR.replace("ENDING", ending))
+    assert main([*QUICK, "--only", "deaths", "--ours", liar]) == 1
+    shown = capsys.readouterr()
+    assert f"untrue: deaths: {seen}" in shown.err
+    assert shown.out == ""
+
+
+def test_figures_that_were_measured_before_an_error_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(held, "measure", stopped)
+    file, picture = tmp_path / "figures.json", tmp_path / "figures.png"
+    options = [*QUICK, "--only", "first-token,held", "--json", str(file), "--plot", str(picture)]
+    assert main(options) == 2
+    assert "stopped" in capsys.readouterr().err
+    whole = json.loads(file.read_text(encoding="utf-8"))
+    assert [part["group"] for part in whole["parts"]] == ["first-token"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*QUICK, option, str(tmp_path / "no folder" / "file")]) == 2
+    shown = capsys.readouterr()
+    assert "cannot be written" in shown.err
+    assert shown.out == ""
+
+
 def test_lengths_grow_to_the_longest() -> None:
     assert lengths_of(SHORTEST) == [1_000]
     assert lengths_of(4_000) == [1_000, 4_000]
@@ -144,10 +227,16 @@ def test_end_without_its_mark_is_no_measurement() -> None:
         read_to_end(sock, b"hello")
     with (
         saying(b"5\r\nhello\r\n0\r\n\r\n") as sock,
-        pytest.raises(CannotMeasure, match="a stream did not end with b'bye'"),
+        pytest.raises(Untrue, match="a stream did not end with b'bye'"),
     ):
         read_to_end(sock, b"bye")
-    with saying(b"5\r\nhello\r\n") as sock, pytest.raises(CannotMeasure, match="the stream was cut"):
+    with saying(b"5\r\nhello\r\n") as sock, pytest.raises(Untrue, match="the stream was cut"):
         read_to_end(sock, b"hello")
-    with saying(b"hel") as sock, pytest.raises(CannotMeasure, match="ended without b'hello'"):
+    with saying(b"hel") as sock, pytest.raises(Untrue, match="ended without b'hello'"):
+        read_until(sock, b"hello", begun=True)
+    with saying(b"HTTP/1.1 200 OK\r\n\r\nhel") as sock, pytest.raises(Untrue):
         read_until(sock, b"hello")
+    for refusal in (b"", b"HTTP/1.1 503 Service Unavailable\r\n\r\n{}"):
+        with saying(refusal) as sock, pytest.raises(CannotMeasure) as raised:
+            read_until(sock, b"hello")
+        assert raised.type is CannotMeasure

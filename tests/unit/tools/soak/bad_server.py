@@ -20,7 +20,14 @@ FOLDER, MODES = Path(sys.argv[1]), set(sys.argv[2:])
 EVERY = 5
 PACE_S = 0.005
 LEAK_BYTES = 1 << 20
-ENGINE = "import sys\nfor line in sys.stdin:\n    sys.stdout.write(line)\n    sys.stdout.flush()\n"
+ENGINE = (
+    "import os, sys, threading\nkept = []\nfor line in sys.stdin:\n    sys.stdout.write(line)\n    sys.stdout.flush()\n"
+)
+ENGINE_LEAKS = {
+    "engine memory": "    kept.append(os.urandom(1 << 19))\n",
+    "engine threads": "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n",
+    "engine descriptors": "    kept.append(open(os.devnull, 'rb'))\n",
+}
 LASTING = "import threading; threading.Event().wait(300)"
 NEVER = threading.Event()
 KEPT: list[object] = []
@@ -43,11 +50,11 @@ class Engine:
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
-        code = ENGINE
+        code = ENGINE + "".join(line for mode, line in ENGINE_LEAKS.items() if mode in MODES)
         if "orphans" in MODES:  # the engine has a child that outlives it
             quiet = "stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL"
             child = f"subprocess.Popen([sys.executable, '-S', '-c', {LASTING!r}], {quiet}).pid"
-            code = f"import subprocess, sys\nopen({str(FOLDER / 'pids')!r}, 'a').write(str({child}) + '\\n')\n" + ENGINE
+            code = f"import subprocess, sys\nopen({str(FOLDER / 'pids')!r}, 'a').write(str({child}) + '\\n')\n" + code
         return start(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def token(self, process: subprocess.Popen[str]) -> bool:

@@ -32,11 +32,16 @@ class BadServer:
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().decode().split()[1]
 
+    def asked(self) -> int:
+        """How many streams were asked for."""
+        file = self.folder / "asked"
+        return file.read_text(encoding="utf-8").count("\n") if file.exists() else 0
+
     def wait_asked(self, count: int) -> None:
         """Wait until so many streams were asked for."""
-        event, file = threading.Event(), self.folder / "asked"
+        event = threading.Event()
         for _ in range(round(DEADLINE_S / 0.02)):
-            if file.exists() and file.read_text(encoding="utf-8").count("\n") >= count:
+            if self.asked() >= count:
                 return
             event.wait(0.02)
         raise AssertionError(f"the server was not asked for {count} streams")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from tests.unit.tools.soak.conftest import BadServer, Soaked
+from tests.unit.tools.soak.fake_nvml import FakeNvml
+from tests.unit.tools.soak.fake_nvml import Process as GpuProcess
+from tools.soak.gpu import MODULE
 
 Start = Callable[..., BadServer]
 Soak = Callable[..., Soaked]
@@ -62,6 +66,30 @@ def test_death_that_is_told_as_success_is_seen(bad_server: Start, soaked: Soak) 
     assert run.status == 1
 
 
+@pytest.mark.parametrize("by_request", [False, True])
+def test_gpu_memory_that_leaks_is_seen(
+    bad_server: Start, soaked: Soak, monkeypatch: pytest.MonkeyPatch, by_request: bool
+) -> None:
+    """NVML is a stand-in: what the processes of the server hold of the GPU grows with their work, or stays."""
+    server = bad_server()
+    nvml = FakeNvml(devices=1)
+
+    def held(name: str, handle: object) -> list[GpuProcess]:
+        asked = server.asked() if by_request else 1
+        return [GpuProcess(server.process.pid, (500 + 4 * asked) << 20), GpuProcess(1, 9 << 30)]
+
+    monkeypatch.setattr(nvml, "_processes", held)
+    monkeypatch.setitem(sys.modules, MODULE, nvml)  # type: ignore[arg-type] - it has what is used of a module
+    run = soaked(server, "--streams", "100", "--clients", "2", "--max-tokens", "8")
+    assert any(fact == "memory of 1 GPU(s), by NVML" for fact in run.report["watched"])
+    series = {series["name"]: series for series in run.report["series"]}
+    assert series["GPU memory in use"]["last"] == 1000
+    assert series["GPU memory of the tree"]["first"] >= 500 << 20
+    assert list(run.bad) == (["leaks"] if by_request else [])
+    assert not by_request or run.bad["leaks"].startswith("GPU memory of the tree\n")
+    assert nvml.open == 0
+
+
 @pytest.mark.parametrize(
     ("mode", "series", "streams"),
     [
@@ -69,10 +97,13 @@ def test_death_that_is_told_as_success_is_seen(bad_server: Start, soaked: Soak) 
         ("threads", "server threads", 100),
         ("descriptors", "server descriptors", 100),
         ("processes", "processes", 120),
+        ("engine memory", "engine memory", 100),
+        ("engine threads", "engine threads", 100),
+        ("engine descriptors", "engine descriptors", 100),
     ],
 )
 def test_leaks_are_seen(bad_server: Start, soaked: Soak, mode: str, series: str, streams: int) -> None:
-    if mode == "descriptors" and os.name == "nt":
+    if "descriptors" in mode and os.name == "nt":
         pytest.skip("the server's C runtime keeps a handle count of its own")
     run = soaked(bad_server(mode), "--streams", str(streams), "--clients", "2", "--max-tokens", "8")
     assert list(run.bad) == ["leaks"]

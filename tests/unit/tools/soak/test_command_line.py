@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.scripted_upstream import ScriptedUpstream, answer, stream
@@ -18,7 +21,7 @@ from tests.unit.tools.soak.conftest import BadServer, Soaked
 from tools import plots
 from tools.probe.exits import CouldNotRun
 from tools.soak.__main__ import main
-from tools.soak.command_line import default_faults, parser
+from tools.soak.command_line import LOOKS, default_every_s, default_faults, parser
 from tools.soak.serving import OurServer
 
 Start = Callable[..., BadServer]
@@ -94,6 +97,16 @@ def test_report_folder_that_cannot_be_made_is_told_first(tmp_path: Path, capsys:
     assert "cannot be made" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--json", "--junit"])
+def test_file_that_cannot_be_written_is_told_before_the_hours(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "no folder" / "file"
+    assert main(["--serve", "", "--report", str(tmp_path / "report"), option, str(file)]) == 2
+    assert f"{file} cannot be written" in capsys.readouterr().err
+    assert not (tmp_path / "report" / "server.log").exists(), "no server was started"
+
+
 def test_server_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('the model is missing')"]
     with pytest.raises(CouldNotRun, match="the server did not start: the model is missing"):
@@ -103,6 +116,61 @@ def test_server_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
 def test_server_options_with_an_open_quote_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--serve", '--model "a', "--report", str(tmp_path / "report")]) == 2
     assert "serve: '--model \"a': No closing quotation" in capsys.readouterr().err
+
+
+def test_what_an_earlier_run_saw_is_not_in_the_report(bad_server: Start, soaked: Soak, tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    folder.mkdir()
+    for name in ("untrue-7.txt", "soak.png", "notes.txt"):
+        (folder / name).touch()
+    run = soaked(bad_server(), "--streams", "4", "--max-tokens", "4")
+    assert {path.name for path in run.folder.iterdir()} == {"report.html", "report.json", "notes.txt"}
+
+
+def test_caches_that_were_named_are_in_the_report(bad_server: Start, soaked: Soak) -> None:
+    """The server keeps a MiB for each stream: with that room it is no leak."""
+    options = ("--streams", "100", "--clients", "2", "--max-tokens", "4", "--cache-mib", "300")
+    run = soaked(bad_server("memory"), *options)
+    assert run.bad == {}
+    assert run.report["load"]["cache_mib"] == 300
+    assert "memory may grow by 300 MiB" in (run.folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_looks_of_a_long_run_are_fewer() -> None:
+    assert default_every_s(10) == 1.0
+    assert 7 * 24 * 3_600 / default_every_s(7 * 24 * 60) == pytest.approx(LOOKS)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal for one thread's program")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_that_is_stopped_while_its_server_starts_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """The server waits for an engine that is never ready."""
+    file = tmp_path / "pid"
+    code = f"import os, sys; open({str(file)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
+    engine = shlex.join([sys.executable, "-c", code])
+    options = shlex.join(["--upstream-command", f"{engine} {{port}}", "--store", "none"])
+    command = [sys.executable, "-m", "tools.soak", "--serve", options, "--report", str(tmp_path / "report")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as soak:
+        try:
+            wait_for(lambda: file.exists() and file.read_text(encoding="utf-8") != "")
+            engine_process = psutil.Process(int(file.read_text(encoding="utf-8")))
+            family = [engine_process, *psutil.Process(soak.pid).children(recursive=True)]
+            soak.send_signal(number)
+            out, err = soak.communicate(timeout=60)
+        finally:
+            soak.kill()
+    assert (soak.returncode, out, err.strip().splitlines()[-1]) == (2, b"", b"stopped")
+    assert psutil.wait_procs(family, timeout=20)[1] == []
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    event = threading.Event()
+    for _ in range(3_000):
+        if condition():
+            return
+        event.wait(0.02)
+    raise AssertionError("it did not happen")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal for one thread's program")

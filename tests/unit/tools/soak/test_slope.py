@@ -103,6 +103,9 @@ def test_small_share_of_much_does_not_matter() -> None:
 def test_what_falls_is_no_leak() -> None:
     growth = judge_growth(noisy([200 * MIB - at * MIB for at in range(100)]), floor=FLOOR)
     assert (growth.leak, growth.why) == (False, "falls")
+    growth = judge_growth(noisy([200 * MIB - at * MIB / 1_000 for at in range(100)], noise=30 * MIB), floor=FLOOR)
+    assert (growth.leak, growth.why) == (False, "no clear rise")
+    assert judge_growth(noisy([MIB] * 100, noise=0), floor=FLOOR).why == "no clear rise"
 
 
 def test_lives_have_levels_of_their_own() -> None:
