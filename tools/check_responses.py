@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,9 +24,10 @@ from tools.probe.asking import LONG_PROMPT, SHORT_PROMPT, TOOL_PROMPT, adapted, 
 from tools.probe.connection import fetch
 from tools.probe.cut_answer import Judged, Judgement, Made, judge_cut, judge_whole, of_response, of_stream
 from tools.probe.exits import COULD_NOT_RUN, LIE, TRUTHFUL, CouldNotRun
-from tools.probe.live import Refused, told_by, watch
+from tools.probe.live import Refused, hint, told_by, watch
 from tools.probe.options import add_reports, add_server, parser, target_of
 from tools.probe.report import JUnitCase, Reporter, run_checker, table
+from tools.probe.stopping import stopping
 from tools.probe.target import Target
 from tools.probe.telling import HOW_ENDED
 from tools.probe.values import Json, as_object, parsed, shown
@@ -38,6 +40,8 @@ TEXT_BEFORE_CALL = 64
 """A model that has written so many tokens of text makes no call any more."""
 WHOLE_LIMIT = 512
 SILENCE_S = 120.0
+MOST_SILENCES = 4
+"""So many of them is the longest that one answer may take."""
 STATUSES_TO_ADAPT = (400, 422)
 STYLES = {Judgement.OK: "bold green", Judgement.AFFECTED: "bold red", Judgement.UNSEEN: "yellow"}
 
@@ -56,11 +60,14 @@ class Item:
 class Asker:
     """Asks the server. What it refuses of a request is left out of the next ones, too."""
 
-    def __init__(self, target: Target, model: str, *, silence_s: float, verify: bool) -> None:
+    def __init__(
+        self, target: Target, model: str, *, silence_s: float, verify: bool, stop: threading.Event | None = None
+    ) -> None:
         self._target = target
         self._model = model
         self._silence_s = silence_s
         self._verify = verify
+        self._stop = stop
         self._refusals: list[str] = []
 
     def text(self, prompt: str, limit: int, *, stream: bool) -> Made:
@@ -86,7 +93,6 @@ class Asker:
                 body = less
 
     def _streamed(self, body: Json, limit: int) -> Made:
-        most_s = 4 * self._silence_s
         seen = watch(
             self._target,
             "responses",
@@ -94,20 +100,29 @@ class Asker:
             limit=limit,
             endless=limit != WHOLE_LIMIT or "tools" in body,
             silence_s=self._silence_s,
-            until_s=most_s,
+            until_s=MOST_SILENCES * self._silence_s,
             verify=self._verify,
+            stop=self._stop,
         )
         return of_stream(seen.witness, limit)
 
     def _whole(self, body: Json, limit: int) -> Made:
         request = self._target.post("responses", body)
-        answer = fetch(self._target, request, silence_s=self._silence_s, verify=self._verify)
+        answer = fetch(
+            self._target,
+            request,
+            silence_s=self._silence_s,
+            until_s=MOST_SILENCES * self._silence_s,
+            verify=self._verify,
+            stop=self._stop,
+        )
         where, end = self._target.shown, answer.reader.end
         if answer.status != 200:
             told = told_by(answer.body)
             what = f"answered with status {answer.status}: {shown(told, 300)}"
             if not answer.status:
                 what = f"gave no answer: {HOW_ENDED[end] if end else ''} {answer.reader.end_note}".rstrip()
+            what += hint(self._target, answer.status, answer.reader.end_s)
             raise Refused(f"{where} {what}", answer.status, told)
         try:
             value = parsed(answer.body)
@@ -167,7 +182,7 @@ WHOLE = frozenset({"whole text", "whole text, streamed"})
 NEED_TOOLS = frozenset({"truncated tool call", "truncated tool call, streamed"})
 
 
-def _run(asker: Asker, reporter: Reporter, *, tools: bool) -> list[Item]:
+def _run(asker: Asker, reporter: Reporter, stop: threading.Event, *, tools: bool) -> list[Item]:
     items: list[Item] = []
     checks = {id_: check for id_, check in CHECKS.items() if tools or id_ not in NEED_TOOLS}
     with reporter.progress() as progress:
@@ -178,9 +193,15 @@ def _run(asker: Asker, reporter: Reporter, *, tools: bool) -> list[Item]:
             try:
                 judged = check(asker)
             except CouldNotRun as error:
-                if not items:
+                if not items and not stop.is_set():
                     raise
                 judged = Judged(Judgement.UNSEEN, str(error))
+            if stop.is_set():
+                if not items:
+                    raise KeyboardInterrupt
+                rest = [one for one in checks if one not in {item.id for item in items}]
+                items += [Item(one, Judgement.UNSEEN, "stopped before it was seen", (), 0.0) for one in rest]
+                break
             took_s = time.perf_counter() - begun
             items.append(Item(id_, judged.verdict, judged.evidence, tuple(judged.remarks), took_s))
             progress.advance(task)
@@ -229,9 +250,10 @@ def _status(items: list[Item]) -> int:
 def _check(args: argparse.Namespace, reporter: Reporter) -> int:
     target, _ = target_of(args.url, "responses", reporter.secret)
     verify = not args.insecure
-    model: str = args.model or first_model(target, verify=verify)
-    asker = Asker(target, model, silence_s=args.silence_s, verify=verify)
-    items = _run(asker, reporter, tools=not args.no_tools)
+    with stopping() as stop:
+        model: str = args.model or first_model(target, verify=verify, stop=stop)
+        asker = Asker(target, model, silence_s=args.silence_s, verify=verify, stop=stop)
+        items = _run(asker, reporter, stop, tools=not args.no_tools)
     _show(items, target, model, reporter)
     if args.json is not None:
         told = [

@@ -71,7 +71,7 @@ def watch(
         head, pieces = connection.head(reader, silence_s=min(silence_s, until_s or silence_s), stop=stop)
         if head is None:
             how = HOW_ENDED[reader.end] if reader.end else "no answer"
-            raise Refused(f"{target.shown}: {how}{_note(reader)}{_hint(target, 0, reader.end_s)}")
+            raise Refused(f"{target.shown}: {how}{_note(reader)}{hint(target, 0, reader.end_s)}")
         kind = (head.get("content-type") or "").partition(";")[0].strip().lower()
         if head.status != 200 or kind in ("application/json", "text/html"):
             raise _refusal(target, connection, reader, pieces)
@@ -124,13 +124,14 @@ def _refusal(target: Target, connection: Connection, reader: AnswerReader, piece
     what = f"status {head.status}" if head.status != 200 else f"{kind} instead of a stream"
     if 300 <= head.status < 400:
         what += f", which leads to {shown(head.get('location'))}; give that URL"
-    hint = _hint(target, head.status, head.at_s)
-    return Refused(f"{target.shown} answered with {what}: {shown(told, 300)}{hint}", head.status, told)
+    what += f": {shown(told, 300)}{hint(target, head.status, head.at_s)}"
+    return Refused(f"{target.shown} answered with {what}", head.status, told)
 
 
-def _hint(target: Target, status: int, took_s: float) -> str:
-    hint = on_refusal(status, took_s, has_key=bool(target.secret))
-    return f"; {hint}" if hint else ""
+def hint(target: Target, status: int, took_s: float) -> str:
+    """What to do about a refusal, to be put after its text."""
+    what = on_refusal(status, took_s, has_key=bool(target.secret))
+    return f"; {what}" if what else ""
 
 
 def told_by(body: bytes) -> str:

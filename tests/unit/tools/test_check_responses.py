@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,6 +250,34 @@ def test_a_server_without_an_answer_could_not_be_checked(
     err = capsys.readouterr().err
     assert says in err
     assert KEY[:16] not in err
+
+
+def test_what_was_seen_before_it_was_stopped_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server(text_status="completed")
+
+    def script(peer: Peer) -> None:
+        if not json.loads(peer.request.body)["stream"]:
+            server(peer)
+            return
+        signal.raise_signal(signal.SIGINT)
+        assert peer.wait_gone()
+
+    run = Run(script, tmp_path)
+    assert run.status == 1
+    assert run.verdicts() == {id_: "AFFECTED" if id_ == ITEMS[0] else "UNSEEN" for id_ in ITEMS}
+    assert run.items[ITEMS[5]]["evidence"] == "stopped before it was seen"
+    assert "AFFECTED" in capsys.readouterr().out
+
+
+def test_an_answer_that_trickles_for_ever_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def script(peer: Peer) -> None:
+        peer.send(head(200, content_type="application/json", content_length="999999"))
+        with contextlib.suppress(OSError):
+            while not peer.closing.wait(0.05):
+                peer.send(b" ")
+
+    assert Run(script, tmp_path, "--silence-s", "0.2").status == 2
+    assert "we left" in capsys.readouterr().err
 
 
 def test_the_key_is_sent_and_shown_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
