@@ -132,7 +132,10 @@ def _compare(args: argparse.Namespace, reporter: Reporter) -> int:
             reporter.say(f"\n{line}.")
     else:
         reporter.show(boards.compared_table(first, second, reporter))
-        reporter.show(boards.differences_table(differing, reporter))
+        if differing:
+            reporter.show(boards.differences_table(differing, reporter))
+        else:
+            reporter.say("they differ in nothing that both were judged on")
         reporter.say(alone)
         for line in stopped:
             reporter.say(line, style="red")
@@ -206,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
     if (args.stall_command is None) != (args.resume_command is None):
         made.error("give --stall-command and --resume-command together")
     times = (args.quiet_s, args.free_s, args.patience_s, args.recover_s, args.give_up_s or 1.0)
-    counts = [count for count in (args.parallel, args.context) if count is not None]
+    counts = [count for count in (args.parallel, args.context, args.engine_pid) if count is not None]
     if min(times) <= 0 or min(counts, default=1) < 1 or args.flood < 0:
         made.error("times and counts must be above 0, --flood at least 0")
     return run_checker(lambda reporter: _check(args, reporter), args.api_key, messages=False)

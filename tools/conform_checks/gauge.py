@@ -91,7 +91,7 @@ class Gauge:
             request = self._target.get(route)
             answer = fetch(self._target, request, silence_s=PATIENCE_S, until_s=PATIENCE_S, verify=self._verify)
             return read(answer.body) if answer.status == 200 else None
-        except (ValueError, CouldNotRun):
+        except (ValueError, OverflowError, CouldNotRun):
             return None
 
     def wait(self, enough: Callable[[Load], bool], limit_s: float) -> float | None:

@@ -6,6 +6,7 @@ It chooses no moment and judges nothing.
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,13 +39,15 @@ class EngineProcess:
     """The engine by its process id. One that its parent starts in its place is found by its program's name."""
 
     def __init__(self, pid: int) -> None:
-        """Raises: CouldNotRun: there is no such process."""
+        """Raises: CouldNotRun: there is no such process, or it is not to be seen."""
         try:
             self._process = psutil.Process(pid)
             self._name = self._process.name()
             self._parent = self._process.parent()
         except psutil.NoSuchProcess:
             raise CouldNotRun(f"engine-pid: there is no process {pid}; give the engine's current id") from None
+        except psutil.AccessDenied:
+            raise CouldNotRun(f"engine-pid: {pid} belongs to another user; run as that user") from None
 
     def hand(self, port: int) -> Hand:
         """`port`: of the server."""
@@ -113,12 +116,14 @@ def commanded(kill: str | None, stall: str | None, resume: str | None) -> Hand:
 
 def _run(option: str, command: str) -> None:
     nothing = subprocess.DEVNULL
-    try:
-        done = subprocess.run(  # through a shell: it is the user's own command line
-            command, shell=True, check=False, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, timeout=COMMAND_S
-        )
-    except subprocess.TimeoutExpired:
-        raise CouldNotRun(f"{option}: it took more than {COMMAND_S:g} s; let it return at once") from None
+    with tempfile.TemporaryFile() as said:  # no pipe: what the command starts may keep it open for ever
+        try:
+            done = subprocess.run(  # through a shell: it is the user's own command line
+                command, shell=True, check=False, stdin=nothing, stdout=nothing, stderr=said, timeout=COMMAND_S
+            )
+        except subprocess.TimeoutExpired:
+            raise CouldNotRun(f"{option}: it took more than {COMMAND_S:g} s; let it return at once") from None
+        said.seek(0)
+        text = shown(said.read(10_000).decode(errors="replace").strip(), 200)
     if done.returncode:
-        said = shown(done.stderr.decode(errors="replace").strip(), 200)
-        raise CouldNotRun(f"{option}: it ended with {done.returncode}: {said}")
+        raise CouldNotRun(f"{option}: it ended with {done.returncode}: {text}")

@@ -150,7 +150,11 @@ def _stall(bench: Bench, api: Api, for_s: float) -> Stalled:
     with bench.start(api, "long") as talk:
         if not talk.wait(_text_begun, bench.settings.patience_s) or talk.reader.end is not None:
             raise NotSeen(f"the answer was over before the engine could be halted: {talk.about()}")
-        hand.stall()
+        try:
+            hand.stall()
+        except KeyboardInterrupt:
+            hand.resume()  # it may stand still all the same
+            raise
         try:
             from_s, grace_s = talk.connection.now_s(), min(GRACE_S, for_s / 3)
             talk.wait(lambda each: each.reader.end is not None, grace_s)

@@ -175,7 +175,9 @@ def test_ctrl_c_shows_and_writes_what_was_judged(
     value = json.loads(path.read_text(encoding="utf-8"))
     assert (value["left"], [check["id"] for check in value["checks"]]) == (2, ["limit-stream"])
     assert conform.main(["compare", str(path), str(path)]) == 0
-    assert "stopped before 2 more" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "stopped before 2 more" in out
+    assert "they differ in nothing" in out
 
 
 def test_ctrl_c_after_a_lie_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +214,7 @@ def stop_before(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         ["http://127.0.0.1:9", "--stall-command", "x"],
         ["http://127.0.0.1:9", "--flood", "-1"],
         ["http://127.0.0.1:9", "--parallel", "0"],
+        ["http://127.0.0.1:9", "--engine-pid", "-1"],
         ["compare", "one.json"],
     ],
 )

@@ -35,7 +35,7 @@ def test_each_form_is_read(page: str, body: bytes, load: Load) -> None:
         assert gauge.load() == load
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"queue": 5}', b"other 5\n"])
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"queue": 5}', b"other 5\n", b"vllm:num_requests_running 1e999\n"])
 def test_other_pages_are_no_gauge(body: bytes) -> None:
     pages = {page: answer(body) for page in ("/status", "/slots", "/metrics")}
     with ScriptedUpstream(lambda peer: None, pages) as server, pytest.raises(NotSeen, match="does not say"):

@@ -88,6 +88,25 @@ def test_engine_that_listens_on_the_servers_port_is_the_server() -> None:
     assert not EngineProcess(os.getpid()).hand(port).is_server
 
 
+STARTER = """
+import pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+"""
+
+
+def test_command_may_leave_a_process_behind(tmp_path: Path) -> None:
+    """As one that starts the engine again does: nobody waits for that."""
+    script, pid = tmp_path / "start.py", tmp_path / "pid"
+    script.write_text(STARTER, encoding="utf-8")
+    hand = commanded(f'"{sys.executable}" "{script}" "{pid}"', None, None)
+    assert hand.kill is not None
+    hand.kill()
+    child = psutil.Process(int(pid.read_text(encoding="utf-8")))
+    assert child.is_running()
+    child.kill()
+
+
 def test_commands_are_the_users_and_their_failure_is_told(tmp_path: Path) -> None:
     mark = tmp_path / "killed"
     python = f'"{sys.executable}" -c'

@@ -13,6 +13,7 @@ from tools.conform_checks.faults import CHECKS
 from tools.conform_checks.hand import Hand
 from tools.conform_checks.scenes import killed_stream, stalled_stream
 from tools.conform_checks.score import judge
+from tools.conform_checks.talk import Talk
 
 BY_ID = {check.id: check for check in CHECKS}
 PATIENT = Lie("", engine={"silence_s": 60.0})
@@ -49,6 +50,35 @@ def test_kill_that_kills_nothing_is_no_occasion() -> None:
         bench.hand = Hand(kill=lambda: None)
         cells = [judge(bench, BY_ID[name], "chat") for name in ("killed-no-success", "killed-body-no-success")]
     assert [cell.result for cell in cells] == ["not seen", "not seen"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_engine_is_let_go_on_when_somebody_stops_us(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench_of(PATIENT, settings=IMPATIENT) as bench:
+        stall, resume = bench.hand.stall, bench.hand.resume
+        assert stall is not None
+        assert resume is not None
+        told: list[str] = []
+
+        def halt() -> None:
+            stall()
+            told.append("halted")
+            if at_once:
+                raise KeyboardInterrupt
+            monkeypatch.setattr(Talk, "wait", stopped)
+
+        def go_on() -> None:
+            resume()
+            told.append("goes on")
+
+        bench.hand = Hand(stall=halt, resume=go_on)
+        with pytest.raises(KeyboardInterrupt):
+            stalled_stream(bench, "chat")
+        assert told == ["halted", "goes on"]
+
+
+def stopped(*_: object) -> bool:
+    raise KeyboardInterrupt
 
 
 def test_halt_that_halts_nothing_is_no_occasion() -> None:
