@@ -109,7 +109,7 @@ class Telling(abc.ABC):
         self.findings = Findings()
         self.heartbeats = Heartbeats()
         self.events = Silence()
-        """Between two events: comments are none."""
+        """Between two events, from the head to the end: comments are none."""
         self.tokens = Silence()
         self.text = Said()
         self.reasoning = Said()
@@ -143,7 +143,8 @@ class Telling(abc.ABC):
 
     def event(self, event: SseEvent) -> None:
         self.event_count += 1
-        self._quiet_s = 0.0 if self.events.last_s is None else event.at_s - self.events.last_s
+        last_s = self.events.last_s if self.event_count > 1 else None
+        self._quiet_s = 0.0 if last_s is None else event.at_s - last_s
         self.events.heard(event.at_s)
         if self.first_event_s is None:
             self.first_event_s = event.at_s

@@ -99,6 +99,7 @@ class Witness:
         self.head = head
         self._decoder = Decoder(head.get("content-encoding"))
         self.silence.heard(head.at_s)
+        self.telling.events.heard(head.at_s)
 
     def feed(self, piece: Piece) -> None:
         self.silence.heard(piece.at_s)
@@ -119,6 +120,7 @@ class Witness:
         if self.end is not BodyEnd.LEFT:
             self.sse.close(self.end_s)
         self.silence.heard(self.end_s)  # of one that we left, it was at least so long
+        self.telling.events.heard(self.end_s)
         self.telling.unreadable = self._decoder.fault is not None
         self.telling.close(self.end, self.sse.stray, self.end_s)
         self._judge_bytes(reader)

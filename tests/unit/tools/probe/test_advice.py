@@ -84,6 +84,20 @@ def test_a_long_wait_for_the_first_byte_is_told() -> None:
     assert advised((200.1, streams.SAID + END), end_s=200.2, at_s=200.0).startswith("not a byte for 200 s")
 
 
+def test_a_time_without_events_counts_from_the_head_to_the_end() -> None:
+    reader, witness = AnswerReader(), Witness("chat")
+    reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", 1.0)
+    assert reader.head is not None
+    witness.begin(reader.head)
+    for at_s in range(2, 400):
+        witness.feed(Piece(float(at_s), b": ping\n"))
+    witness.feed(Piece(400.0, streams.SAID))
+    assert (witness.telling.events.longest_s, witness.silence.longest_s) == (399.0, 1.0)
+    reader.closed("left", 900.0)
+    witness.close(reader)
+    assert (witness.telling.events.longest_s, witness.silence.longest_s) == (500.0, 500.0)
+
+
 def test_heartbeats_without_an_answer_are_told() -> None:
     beats = [(float(at), b": ping\n") for at in range(1, 100)]
     said = advised((0.1, streams.SAID), *beats, end_s=100.0, closing="left")
