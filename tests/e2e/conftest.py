@@ -4,7 +4,6 @@ check of everything that was read of them.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.e2e.promise_cases import PROMISES
 from tests.e2e.promises import VERDICT, Verdict, table
 from tests.e2e.server import DEFAULT_COMMAND, ServerProcess, fake_server
 from tests.e2e.wire import Wire, noting
+from tools.words import split_words
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,7 +34,7 @@ def every_answer_keeps_the_rules(wire: Wire) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def server_command(request: pytest.FixtureRequest) -> tuple[str, ...]:
     given = request.config.getoption("--server-command")
-    return tuple(shlex.split(given)) if given else DEFAULT_COMMAND
+    return tuple(split_words(given)) if given else DEFAULT_COMMAND
 
 
 @pytest.fixture

