@@ -227,13 +227,14 @@ def _live(args: argparse.Namespace, reporter: Reporter, stop: threading.Event) -
     model: str = args.model or first_model(target, verify=not args.insecure, stop=stop)
     prompt: str = args.prompt or (TOOL_PROMPT if args.tool_call else LONG_PROMPT)
     tool = "named" if args.tool_call else None
-    body = asking(api, model, prompt, max_tokens=args.max_tokens, stream=True, tool=tool)
+    limit: int = MAX_TOKENS if args.max_tokens is None else args.max_tokens
+    body = asking(api, model, prompt, max_tokens=limit, stream=True, tool=tool)
     plan = Plan(
         target=target,
         api=api,
         body=body,
-        limit=args.max_tokens,
-        endless=args.prompt is None and args.max_tokens <= (TOOL_TOKENS if args.tool_call else MAX_TOKENS),
+        limit=limit,
+        endless=args.prompt is None and limit <= (TOOL_TOKENS if args.tool_call else MAX_TOKENS),
         silence_s=args.silence_s,
         until_s=begun_s + 60 * args.minutes,
         verify=not args.insecure,
@@ -244,12 +245,12 @@ def _live(args: argparse.Namespace, reporter: Reporter, stop: threading.Event) -
     return watching
 
 
-def _recorded(path: Path, api: Api | None, reporter: Reporter) -> StreamReport:
+def _recorded(path: Path, api: Api | None, limit: int | None, reporter: Reporter) -> StreamReport:
     try:
         recording = read_recording(path.read_bytes())
     except OSError as error:
         raise CouldNotRun(f"{path} cannot be read: {error.strerror}") from None
-    witness = Witness(api or guess_api(recording), timed=False)
+    witness = Witness(api or guess_api(recording), limit, timed=False)
     reader = replay(recording, witness)
     report = stream_report(path.name, witness, reader)
     reporter.show(stream_table(report, reporter))
@@ -270,7 +271,7 @@ def _check(args: argparse.Namespace, reporter: Reporter) -> int:
     gone = False
     if args.from_file is not None:
         kept = Kept()
-        kept.add(_recorded(args.from_file, args.api, reporter))
+        kept.add(_recorded(args.from_file, args.api, args.max_tokens, reporter))
     else:
         with stopping() as stop:
             watching = _live(args, reporter, stop)
@@ -299,7 +300,8 @@ def main(argv: list[str] | None = None) -> int:
     add_server(made)
     made.add_argument("--prompt", help="what is asked (default: something long)")
     made.add_argument("--tool-call", action="store_true", help="ask for a long tool call instead of a long text")
-    made.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help=f"of each answer (default: {MAX_TOKENS})")
+    most = f"of each answer (default: {MAX_TOKENS}); with --from-file: what had been asked for"
+    made.add_argument("--max-tokens", type=int, help=most)
     repeat = "streams, one after another (default: 1; 0: until the time is up)"
     made.add_argument("--repeat", type=int, default=1, help=repeat)
     made.add_argument("--minutes", type=float, default=MINUTES, help=f"time for all of it (default: {MINUTES:g})")
@@ -310,7 +312,12 @@ def main(argv: list[str] | None = None) -> int:
     args = made.parse(argv)
     if (args.url is None) == (args.from_file is None):
         made.error("give either a URL or --from-file FILE")
-    if args.max_tokens < 1 or args.repeat < 0 or args.minutes <= 0 or args.silence_s <= 0:
+    if (
+        (args.max_tokens is not None and args.max_tokens < 1)
+        or args.repeat < 0
+        or args.minutes <= 0
+        or args.silence_s <= 0
+    ):
         made.error("--max-tokens, --minutes and --silence-s must be above 0, --repeat at least 0")
     messages = args.api == "messages" or str(args.url).rstrip("/").endswith("/messages")
     return run_checker(lambda reporter: _check(args, reporter), args.api_key, messages=messages)

@@ -21,6 +21,8 @@ AFTER_END_S = 10.0
 """How long a connection may stay open after the end marker, heartbeats or not."""
 AFTER_FINISH_S = 60.0
 """How long the end marker may keep one waiting after the finish word, heartbeats or not."""
+NO_STREAM = frozenset({"application/json", "text/html"})
+"""Types of an answer that is none."""
 REFUSAL_BYTES = 64 * 1024
 REFUSAL_S = 10.0
 
@@ -73,7 +75,7 @@ def watch(
             how = HOW_ENDED[reader.end] if reader.end else "no answer"
             raise Refused(f"{target.shown}: {how}{_note(reader)}{hint(target, 0, reader.end_s)}")
         kind = (head.get("content-type") or "").partition(";")[0].strip().lower()
-        if head.status != 200 or kind in ("application/json", "text/html"):
+        if head.status != 200 or kind in NO_STREAM:
             raise _refusal(target, connection, reader, pieces)
         witness.begin(head)
         _hear(witness, pieces, each)

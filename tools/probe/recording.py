@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from tools.probe.answer import AnswerReader, Closing, Head, Piece
 from tools.probe.exits import CouldNotRun
+from tools.probe.live import NO_STREAM
 from tools.probe.target import Api
 from tools.probe.values import shown
 from tools.probe.witness import Witness
@@ -139,6 +140,9 @@ def replay(recording: Recording, witness: Witness) -> AnswerReader:
         head = reader.head
         if head.status != 200:
             raise CouldNotRun(f"the recording is a refusal: status {head.status}, {shown(body)}")
+        kind = (head.get("content-type") or "").partition(";")[0].strip().lower()
+        if kind in NO_STREAM:
+            raise CouldNotRun(f'the recording is {kind}, and no stream: ask with "stream": true')
         witness.begin(_decoded_by_curl(head, body, witness))
     for note in recording.notes:
         witness.telling.findings.add("recording", "note", note)
