@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import ThreadingHTTPServer
-from typing import cast
+from typing import Any, cast
 
 from engine.api import EngineDied, EngineSilent, EngineStarting, EngineStuck
 from engine.events import Event, Usage
@@ -49,6 +49,9 @@ __all__ = [
 ]
 
 log = logging.getLogger("strata.http")
+
+CATCH_UP_S = 0.01
+"""How long a new connection waits for streams that are late, in seconds: so many are taken at least, however late."""
 
 
 def openai_error_chunk(svc: Service, req: Mapping[str, object], head: encode_chat.Head | None = None) -> ChatChunk:
@@ -127,7 +130,7 @@ class Server(ThreadingHTTPServer):
     """The listening socket. On Windows the port is ours alone: SO_REUSEADDR there would let a second server in."""
 
     daemon_threads = True
-    request_queue_size = 128
+    request_queue_size = 1024
     allow_reuse_address = os.name != "nt"
 
     def server_bind(self) -> None:
@@ -136,6 +139,11 @@ class Server(ThreadingHTTPServer):
 
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)  # type: ignore[attr-defined]  # Windows only
         super().server_bind()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Streams that are under way come first."""
+        Exchange.lane.let_catch_up(CATCH_UP_S)
+        super().process_request(request, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
