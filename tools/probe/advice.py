@@ -78,12 +78,12 @@ def advice(witness: Witness, reader: AnswerReader) -> str:
     for rule in (_of_the_cut, _of_lies, _of_the_way, _of_silence):
         if (line := rule(witness, reader)) is not None:
             return line
-    if witness.telling.findings.ids("risk"):
-        return "nothing untrue, but some clients stumble over what is called a risk here: report it to the server"
     if witness.verdict is Verdict.UNSEEN:
         return "nothing wrong so far: give it more --minutes, or lower --max-tokens, to see the end"
     if witness.verdict is Verdict.FAILED:
         return "the server failed and said so: look for the cause there"
+    if witness.telling.findings.ids("risk"):
+        return "nothing untrue, but some clients stumble over what is called a risk here: report it to the server"
     return "nothing to do"
 
 

@@ -77,7 +77,10 @@ def test_a_marker_that_never_comes_is_not_a_hanging_engine() -> None:
 
 
 def test_what_is_only_risky_is_not_nothing() -> None:
-    assert advised((0.1, streams.chunk(content="x") + END), end_s=0.2).startswith("nothing untrue, but some clients")
+    risky = streams.chunk(content="x")
+    assert advised((0.1, risky + END), end_s=0.2).startswith("nothing untrue, but some clients")
+    assert advised((0.1, risky), end_s=0.2, closing="left").startswith("nothing wrong so far")
+    assert advised((0.1, risky + streams.ERROR + DONE), end_s=0.2).startswith("the server failed and said so")
 
 
 def test_a_long_wait_for_the_first_byte_is_told() -> None:
