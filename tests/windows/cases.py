@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from engine.batchfile import Launcher, LauncherError, batch_command, short_path_of, write_launcher
-from engine.fake.builders import text
+from engine.fake.builders import grandchild, stall, stop_reading_stdin, text
 from engine.fake.harness import FakeEngine
 from engine.pipe import StrataEngine
 
@@ -246,6 +246,38 @@ def _(place: Place) -> None:
     finally:
         engine.close()
     running.wait(DEADLINE_S)
+
+
+SERVER = """
+import sys
+from engine.pipe import StrataEngine
+stream = StrataEngine(sys.argv[1], sys.argv[2:]).generate([1], 8)
+next(stream)
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@case("a server that is killed takes its engine and what that started with it")
+def _(place: Place) -> None:
+    """By the job object: nobody is left to say anything to an engine that hangs, and its child never had a pipe."""
+    fake = FakeEngine({"requests": [[grandchild(60), text("h"), stop_reading_stdin(), stall()]]}, place.odd / "엔진")
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(fake.executable()), *fake.args], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        equal(server.stdout.readline().strip(), b"up", "the server's word")
+        below = psutil.Process(server.pid).children(recursive=True)
+        (pid,) = fake.pids()
+        found = [one.pid for one in below]
+        equal(pid in found and len(found) > 1, True, f"the engine {pid} and its child are in {found}")
+    finally:
+        server.kill()
+        server.wait(DEADLINE_S)
+    for one in below:
+        one.wait(DEADLINE_S / 3)  # before they would end by themselves
 
 
 # --- what callers get wrong --------------------------------------------------------------------------
