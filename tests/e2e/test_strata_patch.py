@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = ROOT / "tests" / "small_strata"
 OURS = [one for one in PROMISES if one.patch]
 
+pytestmark = pytest.mark.timeout(600)  # every promise, twice; a busy machine takes minutes for it
+
 RECOVERY = r"""
 import json, unittest, urllib.request
 from pathlib import Path
@@ -50,7 +52,7 @@ def tree(tmp_path: Path) -> Path:
 
 def patch(tree: Path, option: str) -> int:
     words = [sys.executable, "-m", "tools.strata_patch", str(tree), option]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, timeout=100, check=False).returncode
+    return subprocess.run(words, cwd=ROOT, capture_output=True, timeout=300, check=False).returncode
 
 
 def judged(tree: Path, folder: Path, promises: list[Promise]) -> dict[str, str]:
@@ -100,7 +102,7 @@ def test_the_recovery_test_of_a_checkout_asks_for_what_the_patch_brings(tree: Pa
 
     def passes() -> bool:
         words = [sys.executable, "-m", "unittest", "serve.test_fatal_recovery"]
-        done = subprocess.run(words, cwd=tree, capture_output=True, timeout=100, check=False)
+        done = subprocess.run(words, cwd=tree, capture_output=True, timeout=300, check=False)
         assert b"Ran 1 test" in done.stderr, done.stderr
         return done.returncode == 0
 
@@ -136,7 +138,7 @@ def test_a_tree_whose_server_does_not_start_is_told_with_its_words(tree: Path, t
 def test_a_checkout_whose_server_does_not_start_is_told_once_with_its_words_and_its_python(tree: Path) -> None:
     (tree / "serve" / "server.py").write_text("import a_package_of_that_app\n", encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/e2e/test_promises.py"]
-    done = subprocess.run([*words, "--server-root", str(tree)], cwd=ROOT, capture_output=True, timeout=100, check=False)
+    done = subprocess.run([*words, "--server-root", str(tree)], cwd=ROOT, capture_output=True, timeout=300, check=False)
     said = done.stdout.decode("utf-8", "replace") + done.stderr.decode("utf-8", "replace")
     assert done.returncode == 2, said
     assert said.count("No module named 'a_package_of_that_app'") == 1, said
