@@ -86,14 +86,14 @@ def test_ours_passes_every_check_over_a_pipe_engine_that_is_killed(
     assert status == 0
 
 
-@pytest.mark.long  # an engine that stands still in each API: half a minute of waiting each
+@pytest.mark.long  # an engine that stands still in each API: a minute of waiting each
 @pytest.mark.timeout(RUN_S)
 @pytest.mark.parametrize("api", ["chat", "completions", "responses", "messages"])
 def test_ours_passes_every_check_over_a_pipe_engine_that_is_halted(
     api: str, fake: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
-    server = fake(engine({**WORDS, "pace_s": 0.005}), "--api-key", KEY, *TIMES, "--silence-s", "10")
-    words = ["--api-key", KEY, "--engine-pid", pid_of(server.port), "--quiet-s", "4", "--give-up-s", "10"]
+    server = fake(engine({**WORDS, "pace_s": 0.005}), "--api-key", KEY, *TIMES, "--silence-s", "30")
+    words = ["--api-key", KEY, "--engine-pid", pid_of(server.port), "--quiet-s", "20", "--give-up-s", "30"]
     only = ",".join(f"{name}/{api}" for name in HALTS.split(","))
     status, cells = judged(server.port, tmp_path, *words, "--only", only)
     assert len(cells) == 5

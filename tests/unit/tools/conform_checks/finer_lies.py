@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
@@ -72,7 +73,7 @@ def _from_third(edit: FrameEdit) -> FrameEdit:
     def late(ask: Ask, frames: Frames) -> Iterator[Frame]:
         first = next(frames)
         number = re.search(r'"(?:msg|resp)_(\d+)"', text_of(first))
-        told = iter([first, *frames])
+        told = itertools.chain([first], frames)
         yield from edit(ask, told) if number is not None and int(number[1]) >= 3 else told
 
     return late
