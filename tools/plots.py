@@ -58,11 +58,12 @@ class Panel:
     def __init__(self, axes: _Axes) -> None:
         self._axes = axes
         self._named = 0
+        self._title = ""
         axes.grid(visible=True, alpha=0.25)
         axes.tick_params(labelsize=_SMALL)
 
     def title(self, text: str) -> None:
-        self._axes.set_title(text, fontsize=9, loc="left")
+        self._title = text
 
     def below(self, text: str) -> None:
         """What stands under the horizontal axis."""
@@ -85,10 +86,10 @@ class Panel:
         """A thin line from top to bottom."""
         self._axes.axvline(at, color=colour, linewidth=0.6, alpha=0.7)
 
-    def bars(self, bars: Sequence[tuple[str, float]], colour: str) -> None:
-        """From top to bottom, each with its name."""
+    def bars(self, bars: Sequence[tuple[str, float]], colour: str, *, origin: float = 0.0) -> None:
+        """From top to bottom, each with its name, from `origin` to its value."""
         places = [float(-number) for number in range(len(bars))]
-        self._axes.barh(places, [value for _, value in bars], color=colour, height=0.6)
+        self._axes.barh(places, [value - origin for _, value in bars], left=origin, color=colour, height=0.6)
         self._axes.set_yticks(places, [name for name, _ in bars])
 
     def from_zero(self) -> None:
@@ -101,9 +102,10 @@ class Panel:
         self._axes.set_xscale("log")
 
     def explain(self) -> None:
-        """A legend, where something has a name: beside the title, so that it hides nothing."""
+        """The title, and a legend where something has a name: both above, so that they hide nothing."""
+        self._axes.set_title(self._title, fontsize=9, loc="left", pad=18 if self._named else 6)
         if self._named:
-            above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1}
+            above = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.1}
             self._axes.legend(fontsize=_SMALL, ncols=self._named, frameon=False, columnspacing=1.2, **above)
 
 

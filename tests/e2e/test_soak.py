@@ -20,7 +20,7 @@ SCRIPT = {
     "requests": [[{"text": "word after word. ", "pace_s": 0.002, "repeat": 100}]],
     "then": "repeat",
 }
-LIMIT_S = 170
+LIMIT_S = 570
 APIS = {"chat", "completions", "responses", "messages"}
 
 
@@ -28,7 +28,7 @@ def soak(folder: Path, server: str, *options: str) -> tuple[dict[str, Any], str]
     """Run it; the report, and what it said. The exit status is that of a truthful server."""
     command = [sys.executable, "-m", "tools.soak", "--serve", server, "--report", str(folder / "report")]
     done = subprocess.run(
-        [*command, "--minutes", "2", "--seed", "11", *options],
+        [*command, "--minutes", "8", "--seed", "11", *options],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=LIMIT_S,

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import get_args
 
 import psutil
-from rich.progress import track
 
 from tools import plots
 from tools.bench import deaths, first_token, held, tokens
@@ -75,7 +74,8 @@ def parser() -> Parser:
     add("--tokens", type=_count(tokens.SHORTEST, tokens.LONGEST), default=20_000, help=longest)
     add("--rounds", type=_count(1, 1_000), default=5, help="of answers of all lengths (default: 5)")
     add("--streams", type=_count(held.FEW + 1, 4_000), default=500, help="streams held at once (default: 500)")
-    add("--held-s", type=_seconds, default=3.0, metavar="S", help="for so long (default: 3; 0.2 to 600)")
+    held_s = f"for so long, {held.TURNS} times (default: 3; 0.2 to 600)"
+    add("--held-s", type=_seconds, default=3.0, metavar="S", help=held_s)
     add("--ours", metavar="COMMAND", help="command that starts our server (default: this Python's -m serve)")
     add("--json", type=Path, metavar="FILE", help="write the figures and all measurements as JSON")
     add("--plot", type=Path, metavar="FILE", help="draw them into a PNG file; needs matplotlib")
@@ -86,7 +86,8 @@ def _measure(args: argparse.Namespace, group: Group, reporter: Reporter) -> Part
     command = command_of(args.ours)
 
     def tracked(numbers: range) -> Iterable[int]:
-        return track(numbers, group, console=reporter.err, transient=True, disable=not reporter.err.is_terminal)
+        with reporter.progress() as progress:
+            yield from progress.track(numbers, description=group)
 
     match group:
         case "deaths":
@@ -98,9 +99,7 @@ def _measure(args: argparse.Namespace, group: Group, reporter: Reporter) -> Part
         case "kept":
             return tokens.measure_kept(args.pairs, args.tokens, command, tracked)
         case "held":
-            with reporter.progress() as progress:
-                progress.add_task(group, total=None)
-                return held.measure(args.streams, args.held_s, command)
+            return held.measure(args.streams, args.held_s, command, tracked)
 
 
 def _bench(args: argparse.Namespace, reporter: Reporter) -> int:
@@ -168,7 +167,7 @@ def _quantity(value: float, unit: str) -> str:
 def _draw(path: Path, parts: Sequence[Part]) -> None:
     diagrams = [diagram for part in parts for diagram in part.diagrams]
     ratios = [
-        (f"{figure.name}, beside {figure.against}", figure.ratio)
+        (f"{figure.name}\nbeside {figure.against}", figure.ratio)
         for part in parts
         for figure in part.figures
         if figure.ratio is not None
@@ -178,7 +177,8 @@ def _draw(path: Path, parts: Sequence[Part]) -> None:
         _draw_diagram(diagram, panel)
     last = picture.panels[-1]
     last.title("ratios: ours to what it is compared with")
-    last.bars(ratios, BLUE)
+    last.bars(ratios, BLUE, origin=1.0)
+    last.logarithmic()
     last.mark(1.0, YELLOW)
     try:
         path.write_bytes(picture.png())
