@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -32,6 +32,8 @@ EXIT_USAGE = 2
 EXIT_ENGINE = 3
 MAX_OPEN_FILES = 65_536
 SIGNAL_POLL_S = 0.1
+END_S = 15.0
+"""How long workers have to end after their requests are over, in seconds."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -214,6 +216,18 @@ def build(config: Config) -> Service:
     )
 
 
+def build_or_say(config: Config) -> Service | int:
+    """The service, or the exit code where it cannot be made and stderr says why."""
+    try:
+        return build(config)
+    except ConfigError as error:
+        print(f"strata-serve: {error}", file=sys.stderr)  # noqa: T201 - one clear message
+        return EXIT_USAGE
+    except (EngineDied, RuntimeError, ImportError) as error:
+        print(f"strata-serve: {error}", file=sys.stderr)  # noqa: T201 - one clear message
+        return EXIT_ENGINE
+
+
 def ready_line(svc: Service, http: Server) -> str:
     host, port = cast("tuple[str, int]", http.server_address[:2])
     facts = svc.engine.facts
@@ -225,23 +239,54 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the server until SIGTERM or Ctrl-C. Returns the exit code: 0, 2 (usage) or 3 (the engine)."""
     try:
         config = load(argv)
-        set_up_log(config.log_format)
-        svc = build(config)
     except ConfigError as error:
         print(f"strata-serve: {error}", file=sys.stderr)  # noqa: T201 - before the log's form is known
         return EXIT_USAGE
-    except (EngineDied, RuntimeError, ImportError) as error:
-        print(f"strata-serve: {error}", file=sys.stderr)  # noqa: T201 - one clear message
-        return EXIT_ENGINE
+    set_up_log(config.log_format)
     for key in config.ignored:
         log.info("config: %s has no meaning here", key)
     allow_open_files()
+    if config.workers > 1:
+        return serve_in_workers(config)
+    svc = build_or_say(config)
+    if isinstance(svc, int):
+        return svc
     try:
         http = serve(svc, config.host, config.port)
     except OSError as error:
-        print(f"strata-serve: port: cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)  # noqa: T201 - one clear message
-        return EXIT_USAGE
-    return run(svc, http)
+        return no_port(config, error)
+    return run(svc, http, say_ready)
+
+
+def say_ready(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - the one line on stdout
+
+
+def no_port(config: Config, error: OSError) -> int:
+    print(f"strata-serve: port: cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)  # noqa: T201 - one clear message
+    return EXIT_USAGE
+
+
+def serve_in_workers(config: Config) -> int:
+    """Several processes on one port, until SIGTERM or Ctrl-C. Returns the exit code."""
+    from engine.upstream import SLOTS
+    from serve.workers import Workers, listen
+
+    try:
+        listener = listen(config.host, config.port)
+    except OSError as error:
+        return no_port(config, error)
+
+    def work(number: int, ready: Callable[[str], None]) -> int:
+        svc = build_or_say(config.share(number, SLOTS))
+        if isinstance(svc, int):
+            return svc
+        svc.worker = number
+        return run(svc, serve(svc, listener=listener), ready)
+
+    with listener:
+        workers = Workers(config.workers, work)
+        return workers.run(lambda line: say_ready(f"{line}, {config.workers} workers"), config.limits.drain_s + END_S)
 
 
 def allow_open_files() -> None:
@@ -275,8 +320,8 @@ class EngineStart:
             self.done.set()
 
 
-def run(svc: Service, http: Server) -> int:
-    """Start the engine, say ready, wait for the signal to stop, end everything."""
+def run(svc: Service, http: Server, ready: Callable[[str], None]) -> int:
+    """Start the engine, say `ready`, wait for the signal to stop, end everything."""
     stop = threading.Event()
 
     def on_signal(signum: int, frame: object) -> None:
@@ -286,7 +331,7 @@ def run(svc: Service, http: Server) -> int:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), on_signal)
     try:
-        code = serve_until(svc, http, stop)
+        code = serve_until(svc, http, stop, ready)
     finally:
         http.shutdown()
         http.server_close()
@@ -294,7 +339,7 @@ def run(svc: Service, http: Server) -> int:
     return code or stuck
 
 
-def serve_until(svc: Service, http: Server, stop: threading.Event) -> int:
+def serve_until(svc: Service, http: Server, stop: threading.Event, ready: Callable[[str], None]) -> int:
     """Blocks until `stop` is set or the engine could not be started. Returns the exit code."""
     start = EngineStart(svc.engine)
     while not start.done.wait(SIGNAL_POLL_S):  # Windows delivers no Ctrl-C into an untimed wait
@@ -308,7 +353,7 @@ def serve_until(svc: Service, http: Server, stop: threading.Event) -> int:
     # What is loaded by now stays: a full collection, for which all streams wait, need not walk through it each time.
     gc.collect()
     gc.freeze()
-    print(ready_line(svc, http), flush=True)  # noqa: T201 - the one line on stdout
+    ready(ready_line(svc, http))
     while not stop.wait(SIGNAL_POLL_S):
         pass
     log.info("shutting down; running requests have %g s", svc.limits.drain_s)

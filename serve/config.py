@@ -6,8 +6,9 @@ import argparse
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -122,6 +123,7 @@ OPTIONS = (
         choices=("chat", "responses"),
     ),
     Option("script", string, None, "script of the fake engine: a JSON file, or the name of one that ships"),
+    Option("workers", positive, 1, "processes that share the port and the work of --upstream; not on Windows"),
     Option("host", string, "127.0.0.1", "address to listen on"),
     Option("port", port_number, 8095, "port to listen on; 0: any free one"),
     Option("api-key", string, None, "require this key (also STRATA_API_KEY)"),
@@ -148,6 +150,8 @@ STRATA_KEYS: Mapping[str, str] = {
     "trusted_origins": "trusted_origin",
 }
 """Keys of Strata's run config that have another name here."""
+
+MAX_WORKERS = 64
 
 RUN_KEYS = ("exe", "args", "cwd", "log", "env", "tokenizer", "chat_template", "model_name", "aliases", "sampling")
 
@@ -179,6 +183,7 @@ class Config:
     upstream_key: str | None
     upstream_api: Literal["chat", "responses"]
     script: str | None
+    workers: int
     host: str
     port: int
     silence_s: float
@@ -190,6 +195,17 @@ class Config:
     access: Access
     run: RunConfig
     ignored: tuple[str, ...]
+
+    def share(self, number: int, slots: int) -> Config:
+        """What worker `number` (from 1) gets: an equal part of the requests at once, `slots` if nobody said how many,
+        and of those that may wait."""
+        parallel = _part(self.parallel or slots, self.workers, number)
+        limits = replace(self.limits, queue_max=_part(self.limits.queue_max, self.workers, number))
+        return replace(self, parallel=parallel, limits=limits)
+
+
+def _part(whole: int, parts: int, number: int) -> int:
+    return whole // parts + (number <= whole % parts)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -251,6 +267,7 @@ def load(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) ->
         upstream_key=cast("str | None", values["upstream_key"]),
         upstream_api=cast("Literal['chat', 'responses']", values["upstream_api"]),
         script=cast("str | None", values["script"]),
+        workers=cast("int", values["workers"]),
         host=cast("str", values["host"]),
         port=cast("int", values["port"]),
         silence_s=cast("float", values["silence_s"]),
@@ -318,10 +335,24 @@ def _check_engine(engine: str, values: Mapping[str, object], run: RunConfig) -> 
             f"upstream-api: --engine {engine} has no Responses API of its own to pass on; leave it out, or give "
             "--upstream URL"
         )
+    if values["workers"] != 1:
+        _check_workers(engine, values)
     if engine == "fake" and not values["script"]:
         raise ConfigError("script: --engine fake needs --script FILE; `python -m engine.fake --list` shows what ships")
     if engine == "strata" and not run.exe:
         raise ConfigError("config: --engine strata needs --config FILE with 'exe'")
+
+
+def _check_workers(engine: str, values: Mapping[str, object]) -> None:
+    count, parallel = cast("int", values["workers"]), cast("int | None", values["parallel"])
+    if engine != "upstream" or values["upstream_command"]:
+        raise ConfigError(f"workers: {count} need an --upstream URL; an engine that we start ourselves has one process")
+    if sys.platform == "win32":
+        raise ConfigError(f"workers: {count} on Windows, where processes cannot share a port; leave it out")
+    if count > MAX_WORKERS:
+        raise ConfigError(f"workers: {count} is more than {MAX_WORKERS}")
+    if parallel is not None and parallel < count:
+        raise ConfigError(f"parallel: {parallel} is less than the {count} workers that share it out")
 
 
 def _check_commands(engine: str, commands: Sequence[tuple[str, ...]], urls: tuple[str, ...]) -> None:

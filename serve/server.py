@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -50,7 +51,7 @@ __all__ = [
 
 log = logging.getLogger("strata.http")
 
-CATCH_UP_S = 0.01
+CATCH_UP_S = 0.005
 """How long a new connection waits for streams that are late, in seconds: so many are taken at least, however late."""
 
 
@@ -133,10 +134,16 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 1024
     allow_reuse_address = os.name != "nt"
 
+    def __init__(self, address: tuple[str, int], handler: type[Handler], listener: socket.socket | None = None) -> None:
+        super().__init__(address, handler, bind_and_activate=listener is None)
+        if listener is not None:
+            self.socket.close()
+            self.socket = listener
+            self.server_address = listener.getsockname()
+            self.server_name, self.server_port = listener.getsockname()[:2]
+
     def server_bind(self) -> None:
         if os.name == "nt":
-            import socket
-
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)  # type: ignore[attr-defined]  # Windows only
         super().server_bind()
 
@@ -150,13 +157,13 @@ class Server(ThreadingHTTPServer):
             log.exception("error on the connection of %s", client_address)
 
 
-def serve(svc: Service, host: str = "127.0.0.1", port: int = 8095) -> Server:
+def serve(svc: Service, host: str = "127.0.0.1", port: int = 8095, listener: socket.socket | None = None) -> Server:
     """Start serving on a thread of its own; returns the running server (`server_address`, `shutdown()`,
-    `server_close()`). Port 0 takes any free one.
+    `server_close()`). Port 0 takes any free one. `listener` listens already, in place of `host` and `port`.
 
     Raises: OSError: the address cannot be bound.
     """
-    http = Server((host, port), make_handler(svc))
+    http = Server((host, port), make_handler(svc), listener)
     threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True).start()
     return http
 

@@ -7,6 +7,7 @@ It knows neither HTTP nor the wire form of an ending. Strata's names (`run`, `pr
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -106,6 +107,7 @@ class Service:
         self.runs = Runs(store)
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY_LENGTH)
         self.started_at = time.time()
+        self.worker: int | None = None  # its number, where several processes serve the port
         self._model_name = model_name
         self._planner = Planner(engine, tokenizer, template, dict(sampling or {}))
         self._admission = Admission(lambda: engine.facts.slots, self.limits.queue_max)
@@ -153,6 +155,7 @@ class Service:
                 "members": [asdict(member) for member in engine.members],
             },
             "queue": {"running": queue.running, "waiting": queue.waiting, "max": self.limits.queue_max},
+            "process": {"pid": os.getpid(), "worker": self.worker},
             "uptime_s": round(time.time() - self.started_at, 3),
             "history": list(self.history),
         }

@@ -29,8 +29,8 @@ POSIX_NAMES = {
     "time": "clock_getres tzset",
 }
 POSIX_ONLY = {f"{module}.{name}" for module, names in POSIX_NAMES.items() for name in names.split()}
-POSIX_FILES = {"engine/supervisor/posix.py", "engine/supervisor/launcher.py"}
-"""Nothing imports these on Windows."""
+POSIX_FILES = {"engine/supervisor/posix.py", "engine/supervisor/launcher.py", "serve/workers.py"}
+"""Nothing imports these on Windows: `serve.config` refuses `--workers` there."""
 POSIX_IN = {("tools/dev.py", "os.geteuid")}
 """Where a caller has refused Windows before."""
 GUARD = re.compile(r"sys\.platform|os\.name|hasattr\(|shutil\.which\(|_WINDOWS")

@@ -1,6 +1,7 @@
 """Options: the command line over the file over the defaults; a wrong value is named."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,19 @@ def test_the_key_comes_from_the_environment_unless_given() -> None:
     assert load(["--api-key", "own"], {"STRATA_API_KEY": "env"}).access.api_key == "own"
 
 
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no workers there")
+
+
+@POSIX
+@pytest.mark.parametrize(("options", "slots"), [((), 1024), (("--parallel", "8"), 8)])
+def test_workers_share_out_what_runs_and_waits(options: tuple[str, ...], slots: int) -> None:
+    config = load(["--upstream", "http://a", "--workers", "3", "--queue-max", "4", *options], {})
+    shares = [config.share(number, 1024) for number in (1, 2, 3)]
+    assert sum(share.parallel or 0 for share in shares) == slots
+    assert max(share.parallel or 0 for share in shares) - min(share.parallel or 0 for share in shares) <= 1
+    assert [share.limits.queue_max for share in shares] == [2, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
@@ -107,6 +121,16 @@ def test_the_key_comes_from_the_environment_unless_given() -> None:
         (["--upstream-command", " "], "upstream-command: .*no command"),
         (["--upstream-api", "responses"], "upstream-api: --engine llama has no"),
         (["--upstream-api", "responses", "--engine", "fake", "--script", "x"], "upstream-api: --engine fake"),
+        (["--workers", "0"], "workers"),
+        (["--workers", "2"], "workers: 2 need an --upstream URL"),
+        (["--workers", "2", "--engine", "fake", "--script", "x"], "workers: 2 need an --upstream URL"),
+        (["--workers", "2", "--upstream-command", "a {port}"], "workers: 2 need an --upstream URL"),
+        pytest.param(["--workers", "65", "--upstream", "http://a"], "workers: 65 is more than 64", marks=POSIX),
+        pytest.param(
+            ["--workers", "3", "--upstream", "http://a", "--parallel", "2"],
+            "parallel: 2 is less than the 3",
+            marks=POSIX,
+        ),
         (["--config", "no-such-file.json"], "no-such-file.json"),
     ],
 )
