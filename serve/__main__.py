@@ -39,10 +39,15 @@ END_S = 15.0
 class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
+    def __init__(self, worker: int | None) -> None:
+        super().__init__()
+        self._worker: dict[str, object] = {} if worker is None else {"worker": worker}
+
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
+            **self._worker,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -51,15 +56,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
-def set_up_log(form: str) -> None:
-    """Log to stderr. Whatever the console's code page is, printing never raises."""
+def set_up_log(form: str, worker: int | None = None) -> None:
+    """Log to stderr, each line with the worker's number. Whatever the console's code page is, printing never raises."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)  # a replaced stream need not have it
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if form == "json" else text)
+    who = "" if worker is None else f" worker {worker}"
+    text = logging.Formatter(f"%(asctime)s{who} %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter(worker) if form == "json" else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
@@ -278,6 +284,7 @@ def serve_in_workers(config: Config) -> int:
         return no_port(config, error)
 
     def work(number: int, ready: Callable[[str], None]) -> int:
+        set_up_log(config.log_format, number)
         svc = build_or_say(config.share(number, SLOTS))
         if isinstance(svc, int):
             return svc

@@ -182,7 +182,7 @@ class Workers:
                 pid, status = os.waitpid(worker.pid, os.WNOHANG)
                 if pid:
                     code = os.waitstatus_to_exitcode(status)
-                    asked = code == -signal.SIGTERM  # before it had begun to listen to that
+                    asked = -code in (signal.SIGTERM, signal.SIGINT)  # before it had begun to listen to them
                     worst = max(worst, code if code >= 0 else 0 if asked else EXIT_CRASHED)
                     self._forget(worker)
                 elif time.monotonic() > until:

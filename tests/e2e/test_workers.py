@@ -135,7 +135,8 @@ def test_at_sigterm_each_worker_lets_its_streams_end(front: Gateway, upstream: U
             stream.post(CHAT, plain_chat("gated", stream=True))
             stream.until(b"One")
         front.server.process.terminate()
-        wait_for(lambda: front.server.log().count("shutting down") == 2, "both are asked to end")
+        for number in pids:
+            wait_for(lambda n=number: f" worker {n} INFO strata: shutting down" in front.server.log(), "each is asked")
         upstream.go.set()
         for stream in streams:
             assert check_chat_stream(stream.answer()).content == "One two"
