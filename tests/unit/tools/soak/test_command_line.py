@@ -146,7 +146,8 @@ def test_looks_of_a_long_run_are_fewer() -> None:
 def test_run_that_is_stopped_while_its_server_starts_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """The server waits for an engine that is never ready."""
     file = tmp_path / "pid"
-    code = f"import os, sys; open({str(file)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
+    wait = "threading.Event().wait(120)"
+    code = f"import os, threading; open({str(file)!r}, 'w').write(str(os.getpid())); {wait}"
     engine = shlex.join([sys.executable, "-c", code])
     options = shlex.join(["--upstream-command", f"{engine} {{port}}", "--store", "none"])
     command = [sys.executable, "-m", "tools.soak", "--serve", options, "--report", str(tmp_path / "report")]
