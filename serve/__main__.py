@@ -20,7 +20,7 @@ import platformdirs
 
 from engine.api import Engine, EngineDied, EngineStuck
 from serve.config import Config, ConfigError, RunConfig, load
-from serve.server import Server, serve
+from serve.server import Server, listen, serve
 from serve.service import Service
 from serve.store import Store, StoreError
 from serve.template import ChatTemplate
@@ -276,7 +276,7 @@ def no_port(config: Config, error: OSError) -> int:
 def serve_in_workers(config: Config) -> int:
     """Several processes on one port, until SIGTERM or Ctrl-C. Returns the exit code."""
     from engine.upstream import SLOTS
-    from serve.workers import Workers, listen
+    from serve.workers import Workers
 
     try:
         listener = listen(config.host, config.port)

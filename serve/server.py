@@ -157,6 +157,16 @@ class Server(ThreadingHTTPServer):
             log.exception("error on the connection of %s", client_address)
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that several processes can serve. It does not block: of all who see a connection one gets it.
+
+    Raises: OSError: the address cannot be bound.
+    """
+    listener = socket.create_server((host, port), backlog=Server.request_queue_size)
+    listener.setblocking(False)
+    return listener
+
+
 def serve(svc: Service, host: str = "127.0.0.1", port: int = 8095, listener: socket.socket | None = None) -> Server:
     """Start serving on a thread of its own; returns the running server (`server_address`, `shutdown()`,
     `server_close()`). Port 0 takes any free one. `listener` listens already, in place of `host` and `port`.

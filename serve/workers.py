@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -27,20 +26,9 @@ POLL_S = 0.05
 RESTART_S = 1.0
 """A worker that lived shorter than this is started again after so long, in seconds."""
 
-BACKLOG = 1024
 SIGNALS = ("SIGTERM", "SIGINT")
 EXIT_CRASHED = 70
 """EX_SOFTWARE of sysexits.h."""
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """The socket that the workers share. It does not block: of all who see a connection one gets it.
-
-    Raises: OSError: the address cannot be bound.
-    """
-    listener = socket.create_server((host, port), backlog=BACKLOG)
-    listener.setblocking(False)
-    return listener
 
 
 @dataclass(slots=True)
@@ -84,6 +72,17 @@ class Workers:
             signal.signal(getattr(signal, name), lambda signum, frame: stop.set())
         gc.collect()
         gc.freeze()  # pages that no collection writes to stay shared
+        failed = 0
+        try:
+            failed = self._keep_running(stop, say_ready)
+        finally:  # whatever happened here, none is left alone
+            worst = self._end(end_s)
+            os.close(self._life)
+            os.close(self._held)
+        return max(failed, worst)
+
+    def _keep_running(self, stop: threading.Event, say_ready: Callable[[str], None]) -> int:
+        """Until `stop` is set: 0, or one was over before all were ready: its exit code."""
         self._start(1)  # what is wrong with all is said once
         while not stop.wait(POLL_S):
             for worker in list(self._running.values()):
@@ -91,11 +90,18 @@ class Workers:
             failed = self._reap()
             if not self._said_ready:
                 if failed is not None:
-                    return max(failed, self._end(end_s))
+                    return failed
                 self._go_on_starting(say_ready)
             for number in [number for number, at in self._due.items() if at <= time.monotonic()]:
-                self._start(number)
-        return self._end(end_s)
+                self._start_again(number)
+        return 0
+
+    def _start_again(self, number: int) -> None:
+        try:
+            self._start(number)
+        except OSError as error:  # too many processes or descriptors: a while later there may be room
+            log.error("worker %d cannot be started: %s; it is tried again", number, error.strerror)
+            self._due[number] = time.monotonic() + RESTART_S
 
     def _go_on_starting(self, say_ready: Callable[[str], None]) -> None:
         """The others when the first is ready; `say_ready` when all are."""
@@ -114,11 +120,16 @@ class Workers:
         sys.stderr.flush()
         names = [getattr(signal, name) for name in SIGNALS]
         signal.pthread_sigmask(signal.SIG_BLOCK, names)  # none may be lost between the two programs
-        pid = os.fork()
-        if not pid:
-            self._be_worker(number, mine, theirs, names)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, names)
-        os.close(theirs)
+        try:
+            pid = os.fork()
+            if not pid:
+                self._be_worker(number, mine, theirs, names)
+        except OSError:
+            os.close(mine)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, names)
+            os.close(theirs)
         os.set_blocking(mine, False)
         self._running[number] = _Worker(number, pid, mine, time.monotonic())
 
@@ -173,11 +184,16 @@ class Workers:
 
     def _end(self, end_s: float) -> int:
         """End those that run; the worst of their exit codes."""
-        until, worst = time.monotonic() + end_s, 0
+        until, worst, killed = time.monotonic() + end_s, 0, False
         for worker in self._running.values():
             os.kill(worker.pid, signal.SIGTERM)
         pause = threading.Event()
         while self._running:
+            if not killed and time.monotonic() > until:
+                killed = True
+                for worker in self._running.values():
+                    log.error("worker %d (pid %d) does not end; it is killed", worker.number, worker.pid)
+                    os.kill(worker.pid, signal.SIGKILL)
             for worker in list(self._running.values()):
                 pid, status = os.waitpid(worker.pid, os.WNOHANG)
                 if pid:
@@ -185,9 +201,6 @@ class Workers:
                     asked = -code in (signal.SIGTERM, signal.SIGINT)  # before it had begun to listen to them
                     worst = max(worst, code if code >= 0 else 0 if asked else EXIT_CRASHED)
                     self._forget(worker)
-                elif time.monotonic() > until:
-                    log.error("worker %d (pid %d) does not end; it is killed", worker.number, worker.pid)
-                    os.kill(worker.pid, signal.SIGKILL)
             if self._running:
                 pause.wait(POLL_S)
         return worst

@@ -11,7 +11,8 @@ import pytest
 from engine.api import Cancel, EngineInfo, EngineRequest, EngineStatus
 from engine.events import Accepted, EngineEvent, Failed, FailKind, Finished, Text, ToolCallArgs, Usage
 from serve.entries import Ended
-from serve.server import Server, serve
+from serve.lane import Lane
+from serve.server import CATCH_UP_S, Server, serve
 from serve.service import Service
 from serve.store import Store
 from tests.e2e.client import Connection, ask, chat, fetch
@@ -129,3 +130,14 @@ def test_the_next_request_is_served(port: int, engine: WrongEngine) -> None:
     assert ask(port, {"input": "hi"}, path=RESPONSES).status == 500
     engine.events = (Accepted(), Text("fine"), Finished("stop", Usage(1, 4)))
     assert ask(port, {"input": "hi"}, path=RESPONSES).json["status"] == "completed"
+
+
+def test_a_new_connection_lets_the_streams_under_way_catch_up(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def let_catch_up(lane: Lane, limit_s: float) -> None:
+        waited.append(limit_s)
+
+    monkeypatch.setattr(Lane, "let_catch_up", let_catch_up)
+    assert fetch(port, "/health")["model"] == "wrong"
+    assert waited == [CATCH_UP_S]

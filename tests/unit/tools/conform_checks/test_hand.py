@@ -90,7 +90,7 @@ def test_engine_that_listens_on_the_servers_port_is_the_server() -> None:
 
 STARTER = """
 import pathlib, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait(600)"])
 pathlib.Path(sys.argv[1]).write_text(str(child.pid))
 """
 

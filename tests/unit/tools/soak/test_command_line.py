@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.server import wait_for
 from tests.scripted_upstream import ScriptedUpstream, answer, stream
 from tests.unit.tools.soak.conftest import BadServer, Soaked
 from tools import plots
@@ -154,7 +155,7 @@ def test_run_that_is_stopped_while_its_server_starts_leaves_nothing(number: sign
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as soak:
         try:
-            wait_for(lambda: file.exists() and file.read_text(encoding="utf-8") != "")
+            wait_for(lambda: file.exists() and file.read_text(encoding="utf-8") != "", "a pid is there", 60.0)
             engine_process = psutil.Process(int(file.read_text(encoding="utf-8")))
             family = [engine_process, *psutil.Process(soak.pid).children(recursive=True)]
             soak.send_signal(number)
@@ -163,15 +164,6 @@ def test_run_that_is_stopped_while_its_server_starts_leaves_nothing(number: sign
             soak.kill()
     assert (soak.returncode, out, err.strip().splitlines()[-1]) == (2, b"", b"stopped")
     assert psutil.wait_procs(family, timeout=20)[1] == []
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    event = threading.Event()
-    for _ in range(3_000):
-        if condition():
-            return
-        event.wait(0.02)
-    raise AssertionError("it did not happen")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal for one thread's program")

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.server import wait_for
 from tools.soak import faults
 from tools.soak.faults import ByCommand, ByPid, CannotFault, FaultMaker, Means, OnePid
 from tools.soak.record import Ending, FaultKind, Record, Seen
@@ -50,20 +51,11 @@ def test_stalled_process_hangs_and_goes_on(engine: subprocess.Popen[bytes]) -> N
     thread.start()
     try:
         assert stalled.wait(DEADLINE_S)
-        wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "it stands still", DEADLINE_S)
     finally:
         stop.set()
         thread.join(DEADLINE_S)
-    wait_for(lambda: process.status() != psutil.STATUS_STOPPED)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    event = threading.Event()
-    for _ in range(round(DEADLINE_S / 0.02)):
-        if condition():
-            return
-        event.wait(0.02)
-    raise AssertionError("it did not happen")
+    wait_for(lambda: process.status() != psutil.STATUS_STOPPED, "it goes on", DEADLINE_S)
 
 
 def test_stalled_process_that_is_ended_meanwhile_is_no_error(engine: subprocess.Popen[bytes]) -> None:
@@ -152,7 +144,7 @@ def test_faults_come_when_they_are_due_and_a_stream_is_in_mid_answer(monkeypatch
     end(stream())  # half of the run is over; the kill is due, and nobody is in mid-answer
     number = stream()
     assert looked.wait(DEADLINE_S)
-    wait_for(lambda: record.kills == 1)
+    wait_for(lambda: record.kills == 1, "the kill is recorded", DEADLINE_S)
     end(number)
     end(stream())
     stream()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.e2e.server import wait_for
 from tools.probe.exits import CouldNotRun
 from tools.soak.serving import OurServer
 
@@ -49,17 +50,8 @@ def lives(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    event = threading.Event()
-    for _ in range(round(DEADLINE_S / 0.02)):
-        if condition():
-            return
-        event.wait(0.02)
-    raise AssertionError("it did not happen")
-
-
 def pids(file: Path) -> list[int]:
-    wait_until(file.exists)
+    wait_for(file.exists, "the pids are written", DEADLINE_S)
     return [int(word) for word in file.read_text(encoding="utf-8").split()]
 
 
@@ -83,7 +75,7 @@ def test_server_that_is_never_ready_is_ended_with_its_engine(tmp_path: Path, fil
     never = command(file, PIDS, "sys.stderr.write('loading 3 %\\n'); sys.stderr.flush()\n", FOR_EVER)
     with pytest.raises(CouldNotRun, match="the server was not ready after 3 s: loading 3 %"):
         OurServer("", tmp_path / "log", command=never, limit_s=3.0)
-    wait_until(lambda: not any(map(lives, pids(file))))
+    wait_for(lambda: not any(map(lives, pids(file))), "nobody lives", DEADLINE_S)
 
 
 def test_server_that_starts_when_the_run_is_stopped_is_ended_with_its_engine(tmp_path: Path, file: Path) -> None:
@@ -98,7 +90,7 @@ def test_server_that_starts_when_the_run_is_stopped_is_ended_with_its_engine(tmp
     with pytest.raises(KeyboardInterrupt):
         OurServer("", tmp_path / "log", command=command(file, PIDS, FOR_EVER), stop=stop)
     thread.join()
-    wait_until(lambda: not any(map(lives, pids(file))))
+    wait_for(lambda: not any(map(lives, pids(file))), "nobody lives", DEADLINE_S)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process without asking it")
@@ -107,14 +99,14 @@ def test_server_that_does_not_stop_is_killed_with_its_engine(tmp_path: Path, fil
     server = OurServer("", tmp_path / "log", command=command(file, deaf, PIDS, READY, FOR_EVER))
     assert server.ended is None
     assert not server.end(0.3)
-    wait_until(lambda: not any(map(lives, pids(file))))
+    wait_for(lambda: not any(map(lives, pids(file))), "nobody lives", DEADLINE_S)
     assert server.end()
 
 
 def test_server_that_ends_by_itself_says_how(tmp_path: Path, file: Path) -> None:
     code = READY + "import sys; sys.stderr.write('the disk is full'); sys.stderr.flush(); sys.exit(4)"
     server = OurServer("", tmp_path / "log", command=command(file, code))
-    wait_until(lambda: server.ended is not None)
+    wait_for(lambda: server.ended is not None, "its end is seen", DEADLINE_S)
     assert server.ended == "exit status 4"
     assert server.last_words() == "the disk is full"
     assert server.end()

@@ -6,12 +6,12 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
+from tests.e2e.server import wait_for
 from tools.probe.exits import CouldNotRun
 from tools.probe.target import parse_target
 from tools.soak.tree import Tree, held_by, listener_pid
@@ -24,15 +24,6 @@ child = subprocess.Popen(command, stdin=0, stdout=subprocess.DEVNULL)
 print(child.pid, flush=True)
 child.wait()
 """
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    event = threading.Event()
-    for _ in range(round(DEADLINE_S / 0.02)):
-        if condition():
-            return
-        event.wait(0.02)
-    raise AssertionError("it did not happen")
 
 
 @pytest.fixture
@@ -69,7 +60,7 @@ def test_process_that_outlives_its_parent_is_a_stray_until_it_ends(
     assert stray.pid == child
     assert parent.stdin is not None
     parent.stdin.close()
-    wait_until(lambda: not tree.strays())
+    wait_for(lambda: not tree.strays(), "no strays are left", DEADLINE_S)
 
 
 def test_strays_are_ended_where_they_are_ours(family: tuple[subprocess.Popen[bytes], int]) -> None:
@@ -79,7 +70,11 @@ def test_strays_are_ended_where_they_are_ours(family: tuple[subprocess.Popen[byt
     parent.kill()
     parent.wait(DEADLINE_S)
     tree.end_all()
-    wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    wait_for(
+        lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE,
+        "the child is over",
+        DEADLINE_S,
+    )
     assert tree.strays() == []
 
 
@@ -91,7 +86,7 @@ def test_zombie_has_ended() -> None:
     assert tree.has(child.pid)
     assert child.stdin is not None
     child.stdin.close()
-    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "the child is over", DEADLINE_S)
     assert not tree.has(child.pid)
     assert tree.strays() == []
     child.wait(DEADLINE_S)
@@ -114,7 +109,7 @@ def test_process_that_has_just_ended_holds_nothing(family: tuple[subprocess.Pope
     parent.wait(DEADLINE_S)
     assert parent.stdin is not None
     parent.stdin.close()
-    wait_until(lambda: not gone.is_running())
+    wait_for(lambda: not gone.is_running(), "it is gone", DEADLINE_S)
     assert held_by([gone]).rss_bytes == 0
 
 
