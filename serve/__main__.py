@@ -8,7 +8,6 @@ import gc
 import json
 import logging
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from engine.api import Engine, EngineDied, EngineStuck
 from serve.config import Config, ConfigError, RunConfig, load
 from serve.server import Server, listen, serve
 from serve.service import Service
+from serve.stopping import Stopping
 from serve.store import Store, StoreError
 from serve.template import ChatTemplate
 from serve.tokenizer import Tokenizer, load_tokenizer
@@ -329,14 +329,7 @@ class EngineStart:
 
 def run(svc: Service, http: Server, ready: Callable[[str], None]) -> int:
     """Start the engine, say `ready`, wait for the signal to stop, end everything."""
-    stop = threading.Event()
-
-    def on_signal(signum: int, frame: object) -> None:
-        stop.set()
-
-    for name in ("SIGTERM", "SIGINT", "SIGBREAK"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), on_signal)
+    stop = Stopping()
     try:
         code = serve_until(svc, http, stop, ready)
     finally:
@@ -346,11 +339,11 @@ def run(svc: Service, http: Server, ready: Callable[[str], None]) -> int:
     return code or stuck
 
 
-def serve_until(svc: Service, http: Server, stop: threading.Event, ready: Callable[[str], None]) -> int:
-    """Blocks until `stop` is set or the engine could not be started. Returns the exit code."""
+def serve_until(svc: Service, http: Server, stop: Stopping, ready: Callable[[str], None]) -> int:
+    """Blocks until `stop` is given or the engine could not be started. Returns the exit code."""
     start = EngineStart(svc.engine)
     while not start.done.wait(SIGNAL_POLL_S):  # Windows delivers no Ctrl-C into an untimed wait
-        if stop.is_set():
+        if stop.given:
             return 0
     if start.error is not None:
         if svc.engine.status().state not in ("unreachable", "ready"):  # a process of ours

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.supervisor.death import exit_words
+from serve.stopping import SIGNALS, Stopping
 
 log = logging.getLogger("strata.workers")
 
@@ -26,7 +27,6 @@ POLL_S = 0.05
 RESTART_S = 1.0
 """A worker that lived shorter than this is started again after so long, in seconds."""
 
-SIGNALS = ("SIGTERM", "SIGINT")
 EXIT_CRASHED = 70
 """EX_SOFTWARE of sysexits.h."""
 
@@ -67,9 +67,7 @@ class Workers:
         killed. `say_ready` is called once, with the line of the first. Blocks. Returns the exit code: that of the
         first to fail where they could not start, else the worst at the end.
         """
-        stop = threading.Event()
-        for name in SIGNALS:
-            signal.signal(getattr(signal, name), lambda signum, frame: stop.set())
+        stop = Stopping()
         gc.collect()
         gc.freeze()  # pages that no collection writes to stay shared
         failed = 0
@@ -81,8 +79,8 @@ class Workers:
             os.close(self._held)
         return max(failed, worst)
 
-    def _keep_running(self, stop: threading.Event, say_ready: Callable[[str], None]) -> int:
-        """Until `stop` is set: 0, or one was over before all were ready: its exit code."""
+    def _keep_running(self, stop: Stopping, say_ready: Callable[[str], None]) -> int:
+        """Until `stop` is given: 0, or one was over before all were ready: its exit code."""
         self._start(1)  # what is wrong with all is said once
         while not stop.wait(POLL_S):
             for worker in list(self._running.values()):
@@ -118,28 +116,27 @@ class Workers:
         mine, theirs = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        names = [getattr(signal, name) for name in SIGNALS]
-        signal.pthread_sigmask(signal.SIG_BLOCK, names)  # none may be lost between the two programs
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # none may be lost between the two programs
         try:
             pid = os.fork()
             if not pid:
-                self._be_worker(number, mine, theirs, names)
+                self._be_worker(number, mine, theirs)
         except OSError:
             os.close(mine)
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, names)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.close(theirs)
         os.set_blocking(mine, False)
         self._running[number] = _Worker(number, pid, mine, time.monotonic())
 
-    def _be_worker(self, number: int, mine: int, theirs: int, names: list[signal.Signals]) -> None:
+    def _be_worker(self, number: int, mine: int, theirs: int) -> None:
         """The life of a worker. Never returns."""
         code = EXIT_CRASHED
         try:
-            for name in names:
+            for name in SIGNALS:
                 signal.signal(name, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, names)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             for descriptor in (mine, self._held, *(worker.pipe for worker in self._running.values())):
                 os.close(descriptor)
             threading.Thread(target=_end_with, args=(self._life,), name="parent", daemon=True).start()

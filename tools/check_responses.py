@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from tools.outputs import check_outputs
 from tools.probe.asking import LONG_PROMPT, SHORT_PROMPT, TOOL_PROMPT, adapted, asking, first_model
 from tools.probe.connection import fetch
 from tools.probe.cut_answer import Judged, Judgement, Made, judge_cut, judge_whole, of_response, of_stream
@@ -248,6 +249,7 @@ def _status(items: list[Item]) -> int:
 
 
 def _check(args: argparse.Namespace, reporter: Reporter) -> int:
+    check_outputs(args.json, args.junit)
     target, _ = target_of(args.url, "responses", reporter.secret)
     verify = not args.insecure
     with stopping() as stop:

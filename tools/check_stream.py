@@ -24,6 +24,7 @@ from pathlib import Path
 from rich.progress import Progress, TaskID
 from rich.text import Text
 
+from tools.outputs import check_outputs
 from tools.probe.asking import LONG_PROMPT, TOOL_PROMPT, adapted, asking, first_model
 from tools.probe.connection import SILENCE_S
 from tools.probe.exits import COULD_NOT_RUN, LIE, TRUTHFUL, CouldNotRun
@@ -268,6 +269,7 @@ def _summary(kept: Kept, reporter: Reporter) -> None:
 
 
 def _check(args: argparse.Namespace, reporter: Reporter) -> int:
+    check_outputs(args.json, args.junit)
     gone = False
     if args.from_file is not None:
         kept = Kept()

@@ -22,8 +22,9 @@ from tools.conform_checks.bench import Bench, Settings
 from tools.conform_checks.hand import EngineProcess, Hand, commanded
 from tools.conform_checks.score import Score, judge_all, junit, pairs, read_score
 from tools.conform_checks.table import CHECKS, chosen
+from tools.outputs import check_outputs
 from tools.probe.asking import first_model
-from tools.probe.exits import LIE, TRUTHFUL, CouldNotRun
+from tools.probe.exits import LIE, TRUTHFUL
 from tools.probe.options import add_reports, add_server, parser, target_of
 from tools.probe.report import Parser, Reporter, run_checker
 from tools.probe.secret import Secret
@@ -67,9 +68,7 @@ def _bench(args: argparse.Namespace, secret: Secret) -> Bench:
 
 def _check(args: argparse.Namespace, reporter: Reporter) -> int:
     cells = chosen(_words(args.only), _words(args.skip))
-    for path in (args.json, args.junit):
-        if path is not None:
-            _need_folder(path)
+    check_outputs(args.json, args.junit)
     bench = _bench(args, reporter.secret)
     with reporter.progress() as progress:
         task, begun = progress.add_task("looking", total=len(cells)), itertools.count()
@@ -85,14 +84,6 @@ def _check(args: argparse.Namespace, reporter: Reporter) -> int:
     if args.junit is not None:
         reporter.write_junit(args.junit, "conform", junit(score))
     return score.status
-
-
-def _need_folder(path: Path) -> None:
-    """Before minutes of work. Raises: CouldNotRun."""
-    if path.is_dir():
-        raise CouldNotRun(f"{path} cannot be written: it is a folder; name a file")
-    if not path.parent.is_dir():
-        raise CouldNotRun(f"{path} cannot be written: there is no folder {path.parent}; make it first")
 
 
 def _show(score: Score, reporter: Reporter, *, markdown: bool, everything: bool) -> None:
